@@ -24,28 +24,7 @@ from momentgen.laws.notes import AccuracyWarning, listening
 from momentgen.laws.values import as_moments, certain, draw, joint, lower
 
 __all__ = [
-    "ACTIVATIONS",
-    "AccuracyWarning",
-    "Border",
-    "Diagonal",
-    "Law",
-    "Point",
-    "TrainingModeWarning",
-    "activation",
-    "as_moments",
-    "certain",
-    "convert",
-    "diagonal",
-    "draw",
-    "inside",
-    "joint",
-    "listening",
-    "lower",
-    "method",
-    "noisy",
-    "point",
-    "propagate",
-    "register_activation",
-    "run",
-    "set_method",
-]
+    "ACTIVATIONS", "AccuracyWarning", "Border", "Diagonal", "Law", "Point", "TrainingModeWarning", "activation",
+    "as_moments", "certain", "convert", "diagonal", "draw", "inside", "joint", "listening", "lower", "method",
+    "noisy", "point", "propagate", "register_activation", "run", "set_method",
+]  # fmt: skip

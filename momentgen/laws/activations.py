@@ -26,15 +26,9 @@ from momentgen.runtime import Op
 from momentgen.runtime.learned import Rescaled
 
 __all__ = [
-    "ACTIVATIONS",
-    "Activation",
-    "BY_FUNCTION",
-    "INTEGRATED",
-    "REGISTERED",
-    "UNDEFINED",
-    "activation",
+    "ACTIVATIONS", "Activation", "BY_FUNCTION", "INTEGRATED", "REGISTERED", "UNDEFINED", "activation",
     "register_activation",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

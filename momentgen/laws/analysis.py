@@ -24,7 +24,7 @@ from momentgen.laws.numerics.quadrature import GRADED, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "Code", "is_defined", "moments", "root_of_affine"]
+__all__ = ["CLOSED", "Code", "bent", "is_defined", "moments", "root_of_affine"]
 
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
@@ -120,12 +120,8 @@ _CUTS_AT_MOST = 8
 @constant_result
 def _analysed(steps: Steps) -> Facts:
     """What a program of numbers is; ``undefined`` where it has no moments, or is not known to have."""
-    return _kept(steps)
-
-
-@functools.lru_cache(4096)
-def _kept(steps: Steps) -> Facts:
-    return elsewhere(_examined, steps)
+    found: Facts = _kept(_examined, steps)
+    return found
 
 
 @constant_result
@@ -134,12 +130,13 @@ def root_of_affine(steps: Steps) -> tuple[float, float, int] | None:
 
     A small number behind the root, or below which it is not let fall, counts as √e.
     """
-    return _kept_root(steps)
+    found: tuple[float, float, int] | None = _kept(_root, steps)
+    return found
 
 
 @functools.lru_cache(4096)
-def _kept_root(steps: Steps) -> tuple[float, float, int] | None:
-    return elsewhere(_root, steps)
+def _kept(function: Callable[[Steps], Any], steps: Steps) -> Any:
+    return elsewhere(function, steps)
 
 
 def _root(steps: Steps) -> tuple[float, float, int] | None:
@@ -172,11 +169,8 @@ def _examined(steps: Steps) -> Facts:
         return undefined
     code, x = Code(steps, tuple([_call(name) for name, *_ in steps])), _grid()
 
-    @torch.no_grad()
-    def f(at: Tensor) -> Tensor:
-        return code.value(at)
+    f, (out, near) = code.value, (code.value(x), x.abs() <= 50)
 
-    @torch.no_grad()
     def marks(at: Tensor) -> list[tuple[str, Any]]:
         own = code.values(at)
         return [mark for number, step in enumerate(steps) for mark in _marks(step, own[: number + 1])]
@@ -185,7 +179,6 @@ def _examined(steps: Steps) -> Facts:
         found: Tensor = marks(at)[index][1]
         return found
 
-    out, near = f(x), x.abs() <= 50
     poles: list[float] = []
     bends: list[float] = []
     for index, (kind, mark) in enumerate(marks(x)):
@@ -316,12 +309,8 @@ def is_defined(code: Code) -> bool:
 
 def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of a function of a normal value, from those of the value."""
-    numbers: tuple[float, ...]
-    cuts: tuple[Any, ...]
-    if code.tensors:
-        kind, numbers, cuts, wide = "integral", (), tuple(_cuts(code, mean)), False
-    else:
-        kind, numbers, cuts, wide = _analysed(code.steps)
+    known: Any = ("integral", (), tuple(_cuts(code, mean)), False) if code.tensors else _analysed(code.steps)
+    kind, numbers, cuts, wide = known
     if kind in ("polynomial", "integral"):
         _note(code)
         if kind == "polynomial":
@@ -338,7 +327,9 @@ def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         m, v = _bell(steepness, mean + middle, var)
         return m * height, v * (height * height)
     if kind == "bent":
-        return _bent(numbers, mean, var)
+        kink, before, after, height = numbers
+        m, v = bent(mean - kink, var, before, after)
+        return m + height, v
     scale, shift, inner = numbers
     if kind == "itself":
         return scale * mean + shift, scale * scale * var
@@ -358,14 +349,15 @@ def _bell(steepness: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     return first, torch.where(share < 1, first * first * share.clamp_max(1).expm1(), second - first * first)
 
 
-def _bent(numbers: tuple[float, ...], mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of a line up to a kink and another from there: slopes before and after, and the value at the kink."""
-    kink, before, after, height = numbers
+def bent(mean: Tensor, var: Tensor, before: Any, after: Any) -> tuple[Tensor, Tensor]:
+    """Moments of a X⁺ − b X⁻, of the slopes b before 0 and a after it: X⁺X⁻ = 0.
+
+    The three terms of the variance keep at least 3/4 of their absolute sum, so nothing cancels.
+    """
     relu = momentgen.generated.relu
-    (up, up_var), (down, down_var) = relu(mean - kink, var), relu(kink - mean, var)
-    # nothing cancels: the terms keep three quarters of their absolute sum
+    (up, up_var), (down, down_var) = relu(mean, var), relu(-mean, var)
     total = after * after * up_var + before * before * down_var + 2 * after * before * up * down
-    return after * up - before * down + height, total
+    return after * up - before * down, total
 
 
 def _cuts(code: Code, mean: Tensor) -> Iterator[Tensor]:
@@ -393,15 +385,14 @@ _SIGNS = {"add": "+", "sub": "-", "rsub": "-", "mul": "*", "div": "/", "rdiv": "
 def _text(steps: Steps) -> str:
     """The program as a formula in x."""
     texts = ["x"]
+
+    def word(arg: Any) -> str:
+        if type(arg) is tuple:
+            return texts[arg[1]] if arg[0] == "value" else "c"
+        return f"{arg:.6g}" if isinstance(arg, float) else str(arg)
+
     for name, args, _ in steps:
-        own = [
-            (texts[arg[1]] if arg[0] == "value" else "c")
-            if type(arg) is tuple
-            else f"{arg:.6g}"
-            if isinstance(arg, float)
-            else str(arg)
-            for arg in args
-        ]
+        own = list(map(word, args))
         left, *rest = own[::-1] if name in ("rsub", "rdiv") else own
         is_sign = name in _SIGNS and len(rest) == 1
         texts.append(f"({left} {_SIGNS[name]} {rest[0]})" if is_sign else f"{name}({', '.join(own)})")

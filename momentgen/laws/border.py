@@ -52,16 +52,8 @@ from momentgen.runtime.dynamo import graph_break, keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = [
-    "METHODS",
-    "Border",
-    "Method",
-    "current_method",
-    "entered",
-    "inside",
-    "method",
-    "run",
-    "set_method",
-]
+    "METHODS", "Border", "Method", "current_method", "entered", "inside", "method", "run", "set_method",
+]  # fmt: skip
 
 #: methods that run a network several times, in eager mode: of the network (for errors), its code, and its arguments
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}

@@ -29,22 +29,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 __all__ = [
-    "Diagonal",
-    "Point",
-    "all_replaced",
-    "diagonal",
-    "is_random",
-    "made",
-    "mean_of",
-    "pair",
-    "point",
-    "rebuilt",
-    "register_pytree",
-    "replaced",
-    "tensor_of",
-    "tensors_of",
-    "var_of",
-]
+    "Diagonal", "Point", "all_replaced", "diagonal", "is_random", "made", "mean_of", "pair", "point", "rebuilt",
+    "register_pytree", "replaced", "tensor_of", "tensors_of", "var_of",
+]  # fmt: skip
 
 
 def replaced(value: Any, change: Callable[[Law], Any]) -> Any:

@@ -26,19 +26,9 @@ from momentgen.laws.weights import checked, drawn_weight, independent_weight, lo
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
-    "ALL",
-    "DEFAULT",
-    "METHODS",
-    "TRACING",
-    "Method",
-    "Propagation",
-    "TrainingModeWarning",
-    "by_flag",
-    "chosen",
-    "current_method",
-    "known",
-    "method",
-]
+    "ALL", "DEFAULT", "METHODS", "TRACING", "Method", "Propagation", "TrainingModeWarning", "by_flag", "chosen",
+    "current_method", "known", "method",
+]  # fmt: skip
 
 #: what stands for a random parameter: of its mean, and functions for *variance*, covariances of neighbours, one draw
 WeightOf = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor | None], Callable[[], Tensor]], Any]

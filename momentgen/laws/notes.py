@@ -20,21 +20,9 @@ from momentgen.extras import SITE
 from momentgen.laws.table import Entry, names
 
 __all__ = [
-    "AccuracyWarning",
-    "COMPLEX_INSTEAD",
-    "DEFAULT_INSTEAD",
-    "are_heard",
-    "cannot_become",
-    "listening",
-    "note",
-    "note_and_warn",
-    "note_fast_path",
-    "overheard",
-    "place",
-    "seen_by_compiler",
-    "unsupported",
-    "within",
-]
+    "AccuracyWarning", "COMPLEX_INSTEAD", "DEFAULT_INSTEAD", "are_heard", "cannot_become", "listening", "note",
+    "note_and_warn", "note_fast_path", "overheard", "place", "seen_by_compiler", "unsupported", "within",
+]  # fmt: skip
 
 
 class within:  # noqa: N801 - a context manager, named as it is used

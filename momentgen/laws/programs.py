@@ -24,21 +24,9 @@ from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
-    "CHOICES",
-    "EXPANSIONS",
-    "IDENTITIES",
-    "affine_in",
-    "alike",
-    "applied",
-    "integrated",
-    "is_curved",
-    "note_if_related",
-    "number_of",
-    "own_programs_of",
-    "programs_of",
-    "reshapes",
-    "same_value",
-]
+    "CHOICES", "EXPANSIONS", "IDENTITIES", "affine_in", "alike", "applied", "integrated", "is_curved",
+    "note_if_related", "number_of", "own_programs_of", "programs_of", "reshapes", "same_value",
+]  # fmt: skip
 
 #: functions that choose, by a mask, among the values of one place
 CHOICES = frozenset(names("where masked_fill"))

@@ -27,17 +27,9 @@ from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
-    "Local",
-    "RUN",
-    "Weight",
-    "checked",
-    "drawn_weight",
-    "each_row",
-    "independent_weight",
-    "local",
-    "once_in_a_run",
+    "Local", "RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "local", "once_in_a_run",
     "refused",
-]
+]  # fmt: skip
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]

@@ -126,7 +126,7 @@ def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.Mon
     from momentgen.laws.numerics import maximum
     from momentgen.runtime import native
 
-    for module in (filters, collapsed, polya_gamma, maximum_native, native):
+    for module in (filters, collapsed, polya_gamma, maximum, native):
         monkeypatch.setattr(module, "compile_and_load", note)
     calls = [polya_gamma.NativeSampler, collapsed._for_cpu.__wrapped__]
     calls += [lambda dtype=dtype: filters.native.__wrapped__(dtype) for dtype in (torch.float32, torch.float64)]

@@ -15,6 +15,7 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
 from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, REGISTERED, UNDEFINED, Activation
+from momentgen.laws.analysis import bent
 from momentgen.laws.diagonal import Diagonal, Point, made, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import note, unsupported
@@ -177,12 +178,9 @@ def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: di
         return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, kwargs, x)
     if exponent == 1:
         return x
-    if exponent == 0.5:
-        return torch.sqrt(x)
-    if exponent == -0.5:
-        return torch.rsqrt(x)
-    if exponent == -1:
-        return torch.reciprocal(x)
+    for known, function in ((0.5, torch.sqrt), (-0.5, torch.rsqrt), (-1, torch.reciprocal)):
+        if exponent == known:
+            return function(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
         return integrated(entry, args, kwargs)
     raise unsupported(entry, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}")
@@ -241,33 +239,21 @@ def _between(mean: Tensor, var: Tensor, low: float, high: float) -> tuple[Tensor
 
 
 def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """X⁺ − w X⁻: X⁺X⁻ = 0, so Var = Var X⁺ + w² Var X⁻ + 2 w E X⁺ E X⁻.
-
-    The three terms keep at least 3/4 of their absolute sum for w < 0 too, so nothing cancels.
-    """
     weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
     mean, var = pair(x)
     if weight.numel() == 1:
         weight = weight.view(())
     elif mean.dim() > 1:
         weight = weight.view(-1, *[1] * (mean.dim() - 2))
-    (up, up_var), (down, down_var) = _both_sides(mean, var)
-    law = made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
+    law = made(*bent(mean, var, weight, 1.0))
     return remember(law, entry, (x, weight), {}, x)
-
-
-def _both_sides(mean: Tensor, var: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Moments of max(X, 0) and max(−X, 0)."""
-    op = momentgen.generated.relu
-    return op(mean, var), op(-mean, var)
 
 
 def random_slope(mean: Tensor, var: Tensor, lower: float, upper: float) -> tuple[Tensor, Tensor]:
     """RReLU in training: its slope, uniform, taken analytically."""
-    (up, up_var), (down, down_var) = _both_sides(mean, var)
-    slope, spread = (lower + upper) / 2, (upper - lower) ** 2 / 12
-    below = (slope**2 + spread) * down_var + spread * down * down
-    return up - slope * down, up_var + below + 2 * slope * up * down
+    first, second = bent(mean, var, (lower + upper) / 2, 1.0)
+    down = momentgen.generated.relu(-mean, var)
+    return first, second + (upper - lower) ** 2 / 12 * (down.var + down.mean * down.mean)
 
 
 def _sqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
