@@ -126,7 +126,9 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
-    return lower(_in_range(where, forward, args, kwargs, out), wide=True)
+    if not torch.compiler.is_compiling():
+        refuse_out_of_range(where, out, (args, kwargs), functools.partial(_on_laws, where, forward, name, args, kwargs))
+    return lower(out, wide=True)
 
 
 @graph_break(_NOT_COMPILED)
@@ -144,14 +146,6 @@ def _propagated(
         return run(where, forward, args, kwargs)
     with torch.inference_mode(False), torch.no_grad():  # it differentiates, which inference mode rules out
         return run(where, forward, args, kwargs)
-
-
-def _in_range(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-    """What a deterministic method returned; raises where its dtype does not hold the variances."""
-    if not torch.compiler.is_compiling():
-        again = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
-        refuse_out_of_range(where, out, (args, kwargs), again)
-    return out
 
 
 def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -33,8 +33,6 @@ from momentgen.runtime.inputs import least, readable
 __all__ = ["debug", "inspect", "looking", "refuse"]
 
 _on: ContextVar[bool] = ContextVar("momentgen_debug")
-
-
 active: Any = seen_by_compiler(_on)
 
 
@@ -109,12 +107,15 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
     Raises:
         InputError: naming the function, the module and the line.
     """
-    found = [parts for parts in map(_parts, leaves_of(out)) if parts is not None and readable(parts[0])]
-    ends = [_ends(var) for _, var in found if var.numel()]
+    # a JointMoments would warn of what is taken out by name
+    parts = [tuple.__iter__(leaf) for leaf in leaves_of(out) if isinstance(leaf, Moments)]
+    parts += [iter(leaf._parts()) for leaf in leaves_of(out) if type(leaf) is Diagonal]
+    ends = [_ends(var) for mean, var in parts if readable(mean) and var.numel()]
     infinite = not all(math.isfinite(largest) for _, largest in ends)
     if not infinite and (where in _certain or all(smallest > 0 for smallest, _ in ends)):
         return
-    if not any(bool((leaf.var > 0).any()) for leaf in leaves_of(given) if _has(leaf)):
+    variances = [leaf.var for leaf in leaves_of(given) if isinstance(leaf, Moments) and isinstance(leaf.var, Tensor)]
+    if not any(readable(var) and bool((var > 0).any()) for var in variances):
         return
     try:
         kept = Kept(where)
@@ -124,21 +125,6 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
         again()
     kept.restore()
     _certain.add(where)
-
-
-def _parts(leaf: Any) -> tuple[Tensor, Tensor] | None:
-    """Mean and variance of a law or of moments; None of what is neither."""
-    if isinstance(leaf, Moments):
-        mean, var = tuple.__iter__(leaf)  # a JointMoments would warn
-        return mean, var
-    if type(leaf) is not Diagonal:
-        return None
-    mean, var = leaf._parts()
-    return mean, var
-
-
-def _has(leaf: Any) -> bool:
-    return isinstance(leaf, Moments) and isinstance(leaf.var, Tensor) and readable(leaf.var)
 
 
 def _ends(var: Tensor) -> tuple[float, float]:
@@ -176,24 +162,23 @@ def _in_float64(rule: Rule, entry: Entry, args: Any, kwargs: Any, number: int) -
     """The variance of a result by float64; None where an argument has another law or a variance that is none."""
     wide: dict[int, Any] = {}
 
-    def widened(value: Any) -> Any:
-        if isinstance(value, Law):
-            if id(value) not in wide:
-                wide[id(value)] = (
-                    diagonal(*(part.detach().double() for part in value._parts()))
-                    if (type(value) is Diagonal)
-                    else point(value._form().detach().double(), value._noise)
-                )
-            return wide[id(value)]
-        return value.detach().double() if isinstance(value, Tensor) and value.is_floating_point() else value
+    def is_law(value: Any) -> bool:
+        return isinstance(value, Law)
 
-    leaves = pytree.tree_leaves((args, kwargs), is_leaf=lambda value: isinstance(value, Law))
-    held = [leaf for leaf in leaves if isinstance(leaf, Law)]
+    def widened(value: Any) -> Any:
+        if not is_law(value):
+            return value.detach().double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        if id(value) not in wide:
+            parts = [part.detach().double() for part in value._parts()]
+            wide[id(value)] = diagonal(*parts) if type(value) is Diagonal else point(parts[0], value._noise)
+        return wide[id(value)]
+
+    held = list(filter(is_law, pytree.tree_leaves((args, kwargs), is_leaf=is_law)))
     if any(type(law) not in (Diagonal, Point) for law in held):
         return None
     if not all(bool(part.isfinite().all()) for law in held if type(law) is Diagonal for part in law._parts()):
         return None
-    own, named = pytree.tree_map(widened, (args, kwargs), is_leaf=lambda value: isinstance(value, Law))
+    own, named = pytree.tree_map(widened, (args, kwargs), is_leaf=is_law)
     found = rule(entry, own, named)
     law = found[number] if isinstance(found, tuple | list) else found
     return law._parts()[1].detach() if type(law) is Diagonal else None

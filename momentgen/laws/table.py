@@ -223,14 +223,6 @@ def _known_as(attribute: str) -> tuple[str, bool]:
     return attribute, False
 
 
-def _flag(function: Callable[..., Any]) -> int | None:
-    """Place of the argument ``inplace``, of functions written in Python."""
-    if not inspect.isfunction(function):
-        return None
-    names = list(inspect.signature(function).parameters)
-    return names.index("inplace") if "inplace" in names else None
-
-
 #: functions that torch.vmap or autograd cannot run, and the same ones that they can
 _STAND_INS: dict[str, Callable[..., Any]] = {
     "moveaxis": torch.movedim,
@@ -276,13 +268,16 @@ def _objects(kind: str, name: str) -> Iterator[tuple[Any, Entry, str | None]]:
     for space, attribute, overwrites in _attributes().get(name, ()):
         if not callable(found := getattr(space, attribute, None)) or isinstance(found, type):
             continue
+        # of functions written in Python
+        is_own = inspect.isfunction(found) and not attribute.endswith("_")
+        words = inspect.signature(found).parameters if is_own else ()
         entry = Entry(
             name,
             kind,
             _out_of_place(attribute, name, found),
             overwrites,
             attribute in _REBINDING,
-            None if attribute.endswith("_") else _flag(found),
+            list(words).index("inplace") if "inplace" in words else None,
         )
         yield found, entry, attribute if space is Tensor else None
 

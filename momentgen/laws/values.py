@@ -360,17 +360,15 @@ def lower(nest: Any, wide: bool = False) -> Any:
         nest: what it returned.
         wide: whether tensors of half precision become float32.
     """
-    return mapped(lambda value: _lowered(value.float() if wide and _is_half(value) else value), nest)
 
-
-def _is_half(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype in HALVES
-
-
-def _lowered(value: Any) -> Any:
-    if not isinstance(value, Law):
+    def lowered(value: Any) -> Any:
+        if isinstance(value, Law):
+            value._form()  # of a view of what has been written to, which may now be another law
+            if not isinstance(value, Point):
+                return Moments(*value._parts())
+            value = value._form()
+        elif wide and isinstance(value, Tensor) and value.dtype in HALVES:
+            value = value.float()
         return certain(value) if isinstance(value, Tensor) and value.is_floating_point() else value
-    form = value._form()  # of a view of what has been written to, which may now be another law
-    if not isinstance(value, Point):
-        return Moments(*value._parts())
-    return certain(form) if form.is_floating_point() else form
+
+    return mapped(lowered, nest)

@@ -262,7 +262,8 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
             inner, mask, fill = args[1], args[0].logical_not(), args[2]
         else:
             inner, mask, fill = args[2], args[0], args[1]
-        lowest = fill.flatten()[0] if isinstance(fill, Tensor) and _is_constant(fill) else fill
+        is_constant = isinstance(fill, Tensor) and (fill.numel() == 1 or not any(fill.stride()))
+        lowest = fill.flatten()[0] if is_constant else fill
         number = number_of(lowest)
         if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _MASKED:
             return None
@@ -278,10 +279,6 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
     if not isinstance(other, Tensor):
         return inner, None, 1.0  # the same for all keys
     return inner, other if name == "add" else -other, 1.0
-
-
-def _is_constant(fill: Tensor) -> bool:
-    return fill.numel() == 1 or all(step == 0 for step in fill.stride())
 
 
 def by_hand(weights: Any, value: Any) -> Any:
@@ -300,15 +297,12 @@ def by_hand(weights: Any, value: Any) -> Any:
         return None if out is None else out.transpose(-2, -1)
     if value.ndim < 2:
         return None
-    return _attended(found, tuple(weights.shape[:-2]), value)
-
-
-def _attended(found: _Weights, batch: tuple[int, ...], value: Any) -> Any:
-    if batch == found.batch:
-        return attended(found.query, found.key, value, found.scale, found.bias, found.drop)
-    value = value.expand(*batch, *value.shape[-2:]).reshape(*found.batch, *value.shape[-2:])
-    out = attended(found.query, found.key, value, found.scale, found.bias, found.drop)
-    return out.reshape(*batch, *out.shape[-2:])
+    query, key, scale, bias, drop, batch = found
+    if (own := tuple(weights.shape[:-2])) == batch:
+        return attended(query, key, value, scale, bias, drop)
+    value = value.expand(*own, *value.shape[-2:]).reshape(*batch, *value.shape[-2:])
+    out = attended(query, key, value, scale, bias, drop)
+    return out.reshape(*own, *out.shape[-2:])
 
 
 def _transposed(law: Any) -> Law | None:
@@ -337,7 +331,7 @@ def gram(x: Any, y: Any) -> Tensor | None:
 # ------------------------------------------------------------- torch's function
 
 
-_SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 @rule(Diagonal, "scaled_dot_product_attention")
@@ -348,13 +342,12 @@ def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Query, key, value, scale, bias and probability of dropout."""
-    bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
+    bound = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
     query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
     if bound.get("enable_gqa"):
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scale = bound.get("scale")
-    dtype, device = query.dtype, query.device
+    scale, dtype, device = bound.get("scale"), query.dtype, query.device
     if isinstance(mask, Law):
         if mask.RANK:
             raise unsupported(entry, mask, "a mask or bias that is random has no rule")

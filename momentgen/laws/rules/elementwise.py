@@ -6,6 +6,7 @@ Of one source they are one function: :mod:`~momentgen.laws.programs` and :mod:`~
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -25,7 +26,7 @@ from momentgen.laws.programs import applied, integrated, note_if_related
 from momentgen.laws.table import Entry
 from momentgen.runtime import Op
 
-__all__ = ["op_and_parameters", "power", "quotient", "random_slope", "reciprocal"]
+__all__ = ["op_and_parameters", "quotient", "random_slope", "reciprocal"]
 
 
 @rule(Diagonal, "arithmetic")
@@ -156,9 +157,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         if len(args) > len(words) + 1:
             raise unsupported(entry, x, f"{op.name} was made known without a parameter for {args[-1]!r}")
         found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
-    elif name == "square":
-        return power(entry, x, 2, args, kwargs)
-    elif row is not None:
+    elif row is not None and name != "square":
         op, params = op_and_parameters(row, args[1:], kwargs)
         found = op(*pair(x), **cast(Any, params))
     elif name in INTEGRATED:
@@ -168,31 +167,28 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return remember(made(*found), entry, args, kwargs, x)
 
 
-def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _power(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Powers: 2 in closed form (mean m² + v, variance 2v² + 4m²v), others that are whole by exact quadrature."""
+    exponent: Any = 2 if entry.name == "square" else kwargs["exponent"] if "exponent" in kwargs else args[1]
+    args = args if entry.name == "square" else (x, exponent)
     if isinstance(exponent, Tensor) and exponent.numel() != 1:
         raise unsupported(entry, x, f"one exponent has a rule, got a tensor of shape {tuple(exponent.shape)}")
     if exponent == 2:
         mean, var = pair(x)
         square = mean * mean
-        return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, kwargs, x)
+        return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, {}, x)
     if exponent == 1:
         return x
     for known, function in ((0.5, torch.sqrt), (-0.5, torch.rsqrt), (-1, torch.reciprocal)):
         if exponent == known:
             return function(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
-        return integrated(entry, args, kwargs)
+        return integrated(entry, args, {})
     raise unsupported(entry, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}")
 
 
 #: 24 nodes integrate polynomials up to degree 47 exactly, and a variance has twice the exponent
 _EXACT = 23
-
-
-def _power(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
-    return power(entry, x, exponent, (x, exponent), {})
 
 
 def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -269,17 +265,7 @@ def _rsqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return remember(law, entry, args, kwargs, x)
 
 
-def _reciprocal(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return quotient(table.TABLE[torch.div], (1.0, x), {})
-
-
-_WRITTEN_OUT = {
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
-    "pow": _power,
-    "prelu": _prelu,
-    "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
-    "reciprocal": _reciprocal,
-}
+_WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp, "pow": _power, "square": _power, "prelu": _prelu,
+    "sqrt": _sqrt, "rsqrt": _rsqrt, "reciprocal": lambda entry, x, *_: quotient(table.TABLE[torch.div], (1.0, x), {}),
+}  # fmt: skip

@@ -21,35 +21,22 @@ from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, var_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
 
 __all__ = ["VARIANCE", "adaptive_edges", "bind", "bind_norm", "squared", "window_starts"]
 
-_CONV = ("weight", "bias", "stride", "padding", "dilation", "groups")
-_TRANSPOSED = ("weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+_CONV = names("weight bias stride padding dilation groups")
+_TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
+_AVERAGE = names("kernel_size stride padding ceil_mode count_include_pad divisor_override")
 #: names of the arguments after the first
 SIGNATURES: dict[str, tuple[str, ...]] = {
-    "linear": ("weight", "bias"),
-    **{f"conv{d}d": _CONV for d in (1, 2, 3)},
-    **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
-    **{
-        f"avg_pool{d}d": (
-            "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"
-        )
-        for d in (1, 2, 3)
-    },
-    **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
-    "mean": ("dim", "keepdim"),
-    "sum": ("dim", "keepdim"),
-    "cumsum": ("dim",),
-    "interpolate": (
-        "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"
-    ),
-    "pad": ("pad", "mode", "value"),
-    "fold": ("output_size", "kernel_size", "dilation", "padding", "stride"),
-    "layer_norm": ("normalized_shape", "weight", "bias", "eps"),
-    "rms_norm": ("normalized_shape", "weight", "eps"),
-    "group_norm": ("num_groups", "weight", "bias", "eps"),
+    **{f"conv{d}d": _CONV for d in (1, 2, 3)}, **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _AVERAGE for d in (1, 2, 3)}, **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
+    "linear": names("weight bias"), "mean": names("dim keepdim"), "sum": names("dim keepdim"), "cumsum": ("dim",),
+    "interpolate": names("size scale_factor mode align_corners recompute_scale_factor antialias"),
+    "pad": names("pad mode value"), "fold": names("output_size kernel_size dilation padding stride"),
+    "layer_norm": names("normalized_shape weight bias eps"), "rms_norm": names("normalized_shape weight eps"),
+    "group_norm": names("num_groups weight bias eps"),
 }  # fmt: skip
 
 

@@ -66,20 +66,15 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return _max_pool(x, _pool_places(entry, args, kwargs))
     second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
     if isinstance(second, Law | Tensor):
-        return _of_two(entry, *_of_one_dtype(x, second), lower)
+        if x.dtype is not second.dtype:
+            dtype = torch.result_type(tensor_of(x), tensor_of(second))
+            x, second = x.to(dtype), second.to(dtype)
+        return _of_two(entry, x, second, lower)
     dim = () if second is None else second
     values = _over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
     if entry.name in ("amax", "amin") or second is None:
         return values
     return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
-
-
-def _of_one_dtype(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two laws or tensors in the dtype of what torch computes of both."""
-    if x.dtype is y.dtype:
-        return x, y
-    dtype = torch.result_type(tensor_of(x), tensor_of(y))
-    return x.to(dtype), y.to(dtype)
 
 
 _DECISION = Entry("argmax", "decision", torch.argmax)

@@ -18,8 +18,7 @@ from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.movement import of_numbers
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import normalise, softmax
-from momentgen.laws.numerics.root import root_of
-from momentgen.laws.rules.linear import VARIANCE, bind, bind_norm
+from momentgen.laws.rules.linear import bind, bind_norm
 from momentgen.laws.table import Entry
 
 __all__ = []
@@ -228,18 +227,11 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
             f"{entry.name}: a rule for the norms 1 and 2 only, got norm_type={norm}. A normal "
             "variable to another power, summed and rooted, has no moments in closed form"
         )
-    kernel = bound["kernel_size"]
+    kernel, x = bound["kernel_size"], args[0]
     size = math.prod(kernel) if isinstance(kernel, tuple | list) else kernel**dims
-    average = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dims]
-    window: Any = (bound["kernel_size"], bound.get("stride"), 0, bool(bound.get("ceil_mode", False)))
-    mean, var = pair(args[0])
-    variance = VARIANCE[f"avg_pool{dims}d"]
-    if norm == 1:
-        return made(entry.call(mean, *args[1:], **kwargs), size**2 * variance(average, var, *window))
-    m, v = mean.double(), var.double()
-    square, own = m * m + v, 2 * v * (v + 2 * m * m)
-    root, spread = root_of(size * average(square, *window), size**2 * variance(average, own, *window))
-    return made(root.to(mean.dtype), spread.to(mean.dtype))
+    average: Any = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dims]
+    found = size * average(x if norm == 1 else x.square(), kernel, bound.get("stride"), 0, bool(bound.get("ceil_mode")))
+    return found if norm == 1 else torch.sqrt(found)
 
 
 @rule(Diagonal, "prod")
