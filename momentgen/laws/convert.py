@@ -186,9 +186,9 @@ def convert(
             module.accuracy = accuracy
         return module if method is None else set_method(module, method)
     if isinstance(module, torch.jit.ScriptModule):
-        module = Scripted(module)
+        module = _Held("scripted", module)
     elif isinstance(module, torch.fx.GraphModule) and module._forward_pre_hooks:
-        module = Exported(module)
+        module = _Held("exported", module)
     network = twin(module, {})
     network.__class__ = behind_border(type(module))  # type: ignore[arg-type]
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
@@ -250,36 +250,29 @@ def propagate(
     return made(*inputs, **named)
 
 
-class Scripted(torch.nn.Module):
-    """A scripted module as the only part of a plain one, whose class can be put behind the border."""
+class _Held(torch.nn.Module):
+    """A scripted or exported module as the only part of a plain one, whose class can be put behind the border.
 
-    def __init__(self, scripted: torch.jit.ScriptModule) -> None:
+    Args:
+        name: of the attribute that holds it.
+        module: a scripted one, or that of an exported program, which checks what it is called with.
+    """
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
         super().__init__()
-        self.scripted = scripted
-        self.training = scripted.training
+        self.add_module(name, module)
+        # The graph of an exported one is that of one mode, whatever its flag says.
+        self._name, self.training = name, name == "scripted" and module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the scripted module returns."""
-        return self.scripted(*args, **kwargs)
-
-
-class Exported(torch.nn.Module):
-    """A module of an exported program as the only part of a plain one: it checks what it is called with."""
-
-    def __init__(self, exported: torch.fx.GraphModule) -> None:
-        super().__init__()
-        self.exported = exported
-        self.training = False  # its graph is that of one mode, whatever its flag says
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the exported module returns.
+        """What the module returns.
 
         Raises:
-            UnsupportedError: for laws, which its graph of operators of ATen has no rules for.
+            UnsupportedError: for laws, which an exported graph of operators of ATen has no rules for.
         """
-        if any(isinstance(leaf, Law) for leaf in leaves_of((args, kwargs))):
+        if self._name == "exported" and any(isinstance(leaf, Law) for leaf in leaves_of((args, kwargs))):
             raise UnsupportedError(
                 "the module of an exported program takes tensors only; convert the network that was exported, or use "
                 f"a method that draws: {DEFAULT_INSTEAD}"
             )
-        return self.exported(*args, **kwargs)
+        return self.get_submodule(self._name)(*args, **kwargs)

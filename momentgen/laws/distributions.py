@@ -15,7 +15,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
-from momentgen.runtime.inputs import least, readable
+from momentgen.runtime.inputs import HALVES, least, readable
 
 __all__ = ["Elements", "Noise", "refuse_lost", "with_distribution"]
 
@@ -55,11 +55,12 @@ class Elements(td.Distribution):
     def variance(self) -> Tensor:
         return self._stacked(part.variance for part in self.parts)
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return torch.stack([part.expand(self.batch_shape[:-1]).sample(sample_shape) for part in self.parts], -1)
+    def sample(self, sample_shape: Any = (), by: str = "sample") -> Tensor:
+        own = (part.expand(self.batch_shape[:-1]) for part in self.parts)
+        return torch.stack([getattr(part, by)(sample_shape) for part in own], -1)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return torch.stack([part.expand(self.batch_shape[:-1]).rsample(sample_shape) for part in self.parts], -1)
+        return self.sample(sample_shape, "rsample")
 
 
 def _symmetric(base: td.Distribution) -> bool:
@@ -221,16 +222,11 @@ def _unfit(x: Tensor, distribution: td.Distribution) -> InputError:
 
 def _factor(covariance: Tensor, x: Tensor) -> Tensor:
     """A factor of the covariance of an example's values, flattened, of that of its events."""
-    wide = covariance.float() if x.dtype in (torch.float16, torch.bfloat16) else covariance
+    wide = covariance.float() if x.dtype in HALVES else covariance
     root = matrix_root((wide + wide.mT) / 2)[0].to(x.dtype)
-    size = root.shape[-1]
     if x.dim() == 1:
         return root
-    return _block_diagonal(root.expand(*x.shape[:-1], size, size).reshape(len(x), -1, size, size))
-
-
-def _block_diagonal(blocks: Tensor) -> Tensor:
-    """Matrices, shape ``(batch, count, n, n)``, along the diagonal of one for each of the batch."""
+    blocks = root.expand(*x.shape[:-1], *root.shape[-2:]).reshape(len(x), -1, *root.shape[-2:])
     batch, count, size, _ = blocks.shape
     eye = torch.eye(count, dtype=blocks.dtype, device=blocks.device)
     return torch.einsum("bcij,cd->bcidj", blocks, eye).reshape(batch, count * size, count * size)

@@ -22,7 +22,7 @@ from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of
 from momentgen.laws.notes import note, seen_by_compiler, within
 from momentgen.laws.values import draw
-from momentgen.laws.weights import checked, drawn_weight, independent_weight, local
+from momentgen.laws.weights import controlled_weight, drawn_weight, independent_weight, local
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
@@ -84,19 +84,6 @@ def _independent(value: Moments) -> Law:
     return diagonal(value.mean, value.var)
 
 
-def _local(
-    mean: Tensor, var: Callable[[], Tensor], neighbour: Callable[[], Tensor | None], sample: Callable[[], Tensor]
-) -> Law:
-    own = var()
-    return local(mean, own, checked(mean, own, neighbour()), sample)
-
-
-def _elsewhere(*_: Any) -> Any:
-    raise InputError(
-        "random_weight: no network propagates by 'controlled' here; call the network itself, with moments or tensors"
-    )
-
-
 #: each method by its name
 ALL: Final[dict[str, Propagation]] = {
     one.name: one
@@ -113,8 +100,10 @@ ALL: Final[dict[str, Propagation]] = {
         Propagation(
             "sample", draw, None, lambda mean, var, neighbour, sample: drawn_weight(mean, sample, var, neighbour)
         ),
-        Propagation("local", draw, None, _local),
-        Propagation("controlled", draw, None, _elsewhere, is_distribution=True, states_error=True, compiles=False),
+        Propagation("local", draw, None, lambda mean, var, neighbour, sample: local(mean, var(), neighbour(), sample)),
+        Propagation(
+            "controlled", draw, None, controlled_weight, is_distribution=True, states_error=True, compiles=False
+        ),
     )
 }
 

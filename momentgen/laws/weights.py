@@ -27,7 +27,7 @@ from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
-    "Local", "RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "local", "once_in_a_run",
+    "Local", "RUN", "Weight", "controlled_weight", "drawn_weight", "each_row", "independent_weight", "local", "once_in_a_run",
     "refused",
 ]  # fmt: skip
 
@@ -81,13 +81,15 @@ def drawn_weight(
     return draw() if weight is None else weight(mean, draw, var, neighbour)
 
 
-def checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
-    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
+def controlled_weight(*_: Any) -> Any:
+    """What ``controlled`` says where no network draws row after row."""
+    raise InputError(
+        "random_weight: no network propagates by 'controlled' here; call the network itself, with moments or tensors"
+    )
 
-    Args:
-        mean: of a parameter.
-        var: *variance*, of the same shape.
-        neighbour: covariances in flattened order, shape ``(K - 1,)`` for K elements, or None.
+
+def _checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
+    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
 
     Raises:
         InputError: for shapes that do not fit.
@@ -105,7 +107,7 @@ def checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | Non
 
 
 def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
-    """A law of a random parameter, of half precision in float32; see :func:`checked` for the arguments.
+    """A law of a random parameter, of half precision in float32; see :func:`drawn_weight` for the arguments.
 
     >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
     >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, None)).moments().var
@@ -113,7 +115,7 @@ def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> D
     >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, torch.tensor([-0.25]))).moments().var
     tensor([[1.5000]])
     """
-    neighbour = checked(mean, var, neighbour)
+    neighbour = _checked(mean, var, neighbour)
     if neighbour is None:
         return diagonal(mean, var)
     if mean.dtype in HALVES:
@@ -239,17 +241,10 @@ class Local(Law):
 
 
 def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[], Tensor]) -> Local:
-    """A random parameter.
-
-    Args:
-        mean: any shape.
-        var: *variance*, of the same shape.
-        neighbour: covariance of each element with the next one in flattened order, of the same shape; or None.
-        draw: one sample.
-    """
+    """A random parameter; see :func:`drawn_weight` for the arguments."""
     law: Local = new_law(Local, mean, var)
     # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
-    law.neighbour, law.draw, law.sample = neighbour, draw, draw() if mean.dim() < 2 else None
+    law.neighbour, law.draw, law.sample = _checked(mean, var, neighbour), draw, draw() if mean.dim() < 2 else None
     return law
 
 
