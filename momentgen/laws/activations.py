@@ -26,7 +26,13 @@ from momentgen.runtime import Op
 from momentgen.runtime.learned import Rescaled
 
 __all__ = [
-    "ACTIVATIONS", "Activation", "BY_FUNCTION", "INTEGRATED", "REGISTERED", "UNDEFINED", "activation",
+    "ACTIVATIONS",
+    "BY_FUNCTION",
+    "INTEGRATED",
+    "REGISTERED",
+    "UNDEFINED",
+    "Activation",
+    "activation",
     "register_activation",
 ]  # fmt: skip
 
@@ -156,7 +162,9 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
     """
 
     def known(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        usual = _by_place(function)[: len(parameters)] if parameters else []
+        words = list(inspect.signature(function).parameters.values())[1:] if parameters else []
+        placed = [(one.name, one.default) for one in words if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        usual = placed[: len(parameters)]
         _check_same(function, op, dict(zip(parameters, (default for _, default in usual), strict=False)))
 
         @functools.wraps(function)
@@ -172,12 +180,6 @@ def activation(op: Op | Rescaled, *parameters: str) -> Callable[[Callable[..., T
         return asking
 
     return known
-
-
-def _by_place(function: Callable[..., Tensor]) -> list[tuple[str, Any]]:
-    """Names and defaults of a function's arguments after the first, of those that may be given by place."""
-    arguments = list(inspect.signature(function).parameters.values())[1:]
-    return [(one.name, one.default) for one in arguments if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
 
 
 def _check_same(function: Callable[..., Tensor], op: Op | Rescaled, params: dict[str, Any]) -> None:

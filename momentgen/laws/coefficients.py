@@ -84,13 +84,6 @@ def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Ten
     up to d + 1 convolutions, one per kind of step from one element of a filter to the next.  Such steps go within a
     row, to the next row, ..., to the next channel.  All together have as many coefficients as the filter.
 
-    Args:
-        call: the linear map or convolution of torch.
-        name: its name.
-        mean: of the input; values of different places are independent.
-        neighbour: C, of the weight's shape.
-        options: of the convolution.
-
     Returns:
         Of the output's shape; None where no output has two weights.
     """

@@ -98,12 +98,6 @@ _certain: weakref.WeakSet[Any] = weakref.WeakSet()
 def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
     """Raise where an output's variance is 0, infinite or NaN because the dtype does not hold variances on the way.
 
-    Args:
-        where: the network.
-        out: what it returned, laws or moments among it.
-        given: its arguments.
-        again: runs it once more, by ``ap2``.
-
     Raises:
         InputError: naming the function, the module and the line.
     """

@@ -80,7 +80,11 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         raise unsupported(entry, law)
     overwrites = entry.overwrites
     if entry.flag is not None:
-        args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
+        overwrites = entry.writes(args, kwargs)
+        if len(args) > entry.flag:
+            args = (*args[: entry.flag], False, *args[entry.flag + 1 :])
+        if "inplace" in kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
     if kwargs:
         if "out" in kwargs:
             if kwargs["out"] is not None:
@@ -131,18 +135,6 @@ _HALVING = frozenset(["half", "bfloat16"])
 
 #: names of numpy that torch takes for its own
 _NUMPY = {"axis": "dim", "keepdims": "keepdim"}
-
-
-def _without_flag(
-    place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Arguments without ``inplace=True``, and whether it was there."""
-    if "inplace" in kwargs:
-        rest = {} if len(kwargs) == 1 else {name: value for name, value in kwargs.items() if name != "inplace"}
-        return args, rest, bool(kwargs["inplace"])
-    if len(args) > place:
-        return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
-    return args, kwargs, False
 
 
 # ------------------------------------------------------------------- methods

@@ -149,11 +149,8 @@ class Noise:
 def refuse_lost(name: str, given: Tensor, exact: Tensor, held: Tensor) -> None:
     """Raise where a dtype does not hold a variance to half of its digits.
 
-    Args:
-        name: what was given, for the message.
-        given: its numbers, of any shape.
-        exact: *variances* that they stand for, in their dtype or a wider one.
-        held: the same in the dtype of the values.
+    ``given`` are the numbers that stand for *variances*, ``exact`` in their dtype or a wider one, ``held`` in that of the
+    values.
 
     Raises:
         InputError: naming the first that is lost.

@@ -31,7 +31,7 @@ from momentgen.laws.notes import place, unsupported
 from momentgen.laws.rules import noise as moments_of_noise
 from momentgen.laws.table import METHODS, TABLE, list_for_compile
 
-__all__ = ["Draws", "Reads", "STARTED", "TracedDraws"]
+__all__ = ["STARTED", "Draws", "Reads", "TracedDraws"]
 
 #: properties of a tensor that have its values; the others are its form
 _VALUES: Final = frozenset(("data", "T", "mT", "H", "mH", "real", "imag"))
@@ -275,14 +275,14 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
     return rule
 
 
-def _normal_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    mean = torch.zeros(*args, **kwargs)
-    return mean, torch.ones_like(mean)
+def _of_zeros(first: float, second: float) -> Rule:
+    """The rule of a function that takes what ``torch.zeros`` takes: mean and *variance* of each number."""
 
+    def moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(*args, **kwargs)
+        return zero + first, zero + second
 
-def _uniform(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    zero = torch.zeros(*args, **kwargs)
-    return zero + 0.5, zero + 1 / 12
+    return _created(moments)
 
 
 def _normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -349,7 +349,7 @@ def _rules() -> dict[Any, Rule]:
     }
     for space in (torch, F, Tensor):
         rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
-    rules.update({torch.randn: _created(_normal_numbers), torch.rand: _created(_uniform)})
+    rules.update({torch.randn: _of_zeros(0.0, 1.0), torch.rand: _of_zeros(0.5, 1 / 12)})
     rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
     return rules | dict.fromkeys(_CONVERSIONS, _converted)
 

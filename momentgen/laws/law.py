@@ -196,11 +196,6 @@ class Law:
     # -------------------------------------------------------------- history
 
     @property
-    def _of(self) -> Law | None:
-        """The law that this one is a function of."""
-        return None if self._history is None else self._history.of
-
-    @property
     def _depth(self) -> int:
         """How many functions lie between this and the last value without a source."""
         return 0 if self._history is None else self._history.depth
@@ -209,11 +204,6 @@ class Law:
     def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
         """The call of which this is the result, while no argument has been written to."""
         return None if self._history is None else self._history.known()
-
-    @property
-    def _source(self) -> Law | None:
-        """The law that this one is a function of, while the call that made it is known."""
-        return None if self._made is None else self._of
 
     # ---------------------------------------------------------------- parts
 

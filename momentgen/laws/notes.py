@@ -20,8 +20,20 @@ from momentgen.extras import SITE
 from momentgen.laws.table import Entry, names
 
 __all__ = [
-    "AccuracyWarning", "COMPLEX_INSTEAD", "DEFAULT_INSTEAD", "are_heard", "cannot_become", "listening", "note",
-    "note_and_warn", "note_fast_path", "overheard", "place", "seen_by_compiler", "unsupported", "within",
+    "COMPLEX_INSTEAD",
+    "DEFAULT_INSTEAD",
+    "AccuracyWarning",
+    "are_heard",
+    "cannot_become",
+    "listening",
+    "note",
+    "note_and_warn",
+    "note_fast_path",
+    "overheard",
+    "place",
+    "seen_by_compiler",
+    "unsupported",
+    "within",
 ]  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def _centred(a: Any, b: Any) -> Any:
 
 def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
     law = scaled(law)
-    return (law._made[1][0], law._made[1][1]) if made_by(law) == "centred" else None  # type: ignore[index]
+    return law._made[1] if made_by(law) == "centred" else None  # type: ignore[index, return-value]
 
 
 def _below_maximum(a: Any, b: Any) -> Any:

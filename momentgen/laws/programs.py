@@ -337,23 +337,20 @@ def note_if_related(entry: Entry, a: Any, b: Any) -> None:
     """Note that two laws are taken as independent, where both depend on one value and are no pieces of it."""
     if not (isinstance(a, Law) and isinstance(b, Law) and are_heard()):
         return
-    others = {id(law) for law in _chain(b)}
-    if any(id(law) in others for law in _chain(a)) and not _cut_apart(a, b):
+    first, second = _chain(a), _chain(b)
+    shared = {id(a), *first} & {id(b), *second}
+    # Queries and keys, or the halves of a gated unit, come from different pieces of one.
+    if shared and not any(_are_apart(first[base], second[base]) for base in first.keys() & second.keys()):
         note(f"{entry.name}: two values that depend on one value are taken as independent", where=True)
 
 
-def _chain(law: Law) -> list[Law]:
-    """The law, the law that it is a function of, and so on."""
-    found: list[Law] = [law]
-    while found[-1]._source is not None:
-        found.append(found[-1]._source)
+def _chain(law: Law) -> dict[int, Law]:
+    """By its identity each law that this one is a function of, the nearest first: the law that is made of it."""
+    found: dict[int, Law] = {}
+    while law._made is not None:
+        of = law._history.of  # type: ignore[union-attr]
+        found[id(of)], law = law, of
     return found
-
-
-def _cut_apart(a: Law, b: Law) -> bool:
-    """Whether two laws come from different pieces of one, as the halves of a gated unit or queries and keys do."""
-    first, second = ({id(law._of): law for law in _chain(own) if law._of is not None} for own in (a, b))
-    return any(_are_apart(first[base], second[base]) for base in first.keys() & second.keys())
 
 
 def _are_apart(p: Law, q: Law) -> bool:

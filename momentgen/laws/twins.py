@@ -164,9 +164,7 @@ class _Rebinding:
 
     def some_of(self, module: torch.nn.Module, names: Iterable[str]) -> None:
         """Rebind some of its attributes."""
-        own = module.__dict__
-        for name in names:
-            own[name] = self.of(own[name])
+        module.__dict__.update({name: self.of(module.__dict__[name]) for name in names})
 
     def names_of(self, module: torch.nn.Module) -> list[str]:
         """The attributes that hold parts of the network."""
@@ -228,11 +226,8 @@ class _Rebinding:
         self._note([function.__globals__.get(name) for name in function.__code__.co_names])
         cells = tuple([self._cell(cell) for cell in function.__closure__ or ()])
         defaults, named = self.of(function.__defaults__), self.of(function.__kwdefaults__)
-        same = (
-            (*cells, defaults, named),
-            (*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__),
-        )
-        if all(map(is_, *same)):
+        before = (*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__)
+        if all(map(is_, (*cells, defaults, named), before)):
             return function
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells or None)
         made.__kwdefaults__, made.__qualname__, made.__doc__ = named, function.__qualname__, function.__doc__

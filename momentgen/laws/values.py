@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 __all__ = [
-    "as_moments", "by_example", "certain", "check", "described", "draw", "drawn", "joint", "lower", "readable",
+    "as_moments", "by_example", "certain", "check", "described", "draw", "joint", "lower", "readable",
     "remembered", "with_sources",
 ]  # fmt: skip
 
@@ -184,12 +184,6 @@ def with_sources(
     """The code of a network and arguments without sums: their sources are there, and the code adds them up.
 
     Results of :func:`joint` calls likewise: the code computes them anew.
-
-    Args:
-        method: in force.
-        forward: the network's code.
-        args: of its call, with sums in any containers.
-        kwargs: likewise.
     """
     if all(_sum(leaf) is leaf for leaf in leaves_of((args, kwargs))):
         return forward, args, kwargs
@@ -247,21 +241,6 @@ def _shape(value: Moments | None) -> torch.Size | None:
     return None if value is None else value.mean.shape
 
 
-def drawn(value: Moments, draw: Callable[[Moments], Tensor]) -> Tensor:
-    """One sample of a sum, each of its sources drawn once."""
-    draws: dict[int, Tensor] = {}
-
-    def once(source: Any) -> Any:
-        if not isinstance(source, Moments):
-            return source
-        if id(source) not in draws:
-            draws[id(source)] = draw(source)
-        return draws[id(source)]
-
-    found: Tensor = _evaluated(mapped(once, _sum(value)))
-    return found
-
-
 def certain(value: Float[Tensor, "*shape"]) -> Moments:
     """A value without uncertainty: its variance is one zero, expanded."""
     return Moments(value, torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape))
@@ -269,8 +248,15 @@ def certain(value: Float[Tensor, "*shape"]) -> Moments:
 
 def draw(x: Moments) -> Tensor:
     """One sample of ``x``, normal or of its noise's distribution, reparameterised: differentiable in what it is of."""
-    if terms_of(x)[0] is not None:
-        return drawn(x, draw)
+    if terms_of(x)[0] is not None:  # a sum, each of whose sources is drawn once
+        draws: dict[int, Tensor] = {}
+
+        def once(source: Any) -> Any:
+            if isinstance(source, Moments) and id(source) not in draws:
+                draws[id(source)] = draw(source)
+            return draws.get(id(source), source)
+
+        return cast(Tensor, _evaluated(mapped(once, _sum(x))))
     if x.noise is not None:
         return cast(Tensor, x.mean + x.noise.draw())
     if isinstance(x, JointMoments):

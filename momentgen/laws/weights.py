@@ -27,7 +27,15 @@ from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
-    "Local", "RUN", "Weight", "controlled_weight", "drawn_weight", "each_row", "independent_weight", "local", "once_in_a_run",
+    "RUN",
+    "Local",
+    "Weight",
+    "controlled_weight",
+    "drawn_weight",
+    "each_row",
+    "independent_weight",
+    "local",
+    "once_in_a_run",
     "refused",
 ]  # fmt: skip
 

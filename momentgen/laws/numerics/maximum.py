@@ -134,23 +134,11 @@ _SLICE_OF_GPU = 2**24
 
 
 def maximum_of(mean: Tensor, var: Tensor, dim: int) -> _Pair:
-    """Moments of the maximum of independent normal values along ``dim``.
+    """Moments of the maximum of independent normal values along ``dim``; see :func:`maximum_of_windows`.
 
-    Args:
-        mean: means, of any shape, -inf allowed.
-        var: *variances*, of the same shape, not negative.
-        dim: the dimension to reduce.
-
-    Returns:
-        Mean and variance, of the input's shape without ``dim``; see :func:`maximum_of_windows`.
-
-    Raises:
-        InputError: if there is nothing along ``dim``.
-
-    Example:
-        >>> mean, var = maximum_of(torch.zeros(3), torch.ones(3), 0)
-        >>> mean, var  # 3 / (2 √π) and 1 + √3 / (2 π) - 9 / (4 π)
-        (tensor(0.8463), tensor(0.5595))
+    >>> mean, var = maximum_of(torch.zeros(3), torch.ones(3), 0)
+    >>> mean, var  # 3 / (2 √π) and 1 + √3 / (2 π) - 9 / (4 π)
+    (tensor(0.8463), tensor(0.5595))
     """
     n = mean.shape[dim]
     if n == 2:

@@ -103,12 +103,6 @@ def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple
 
     With A the lower one, logaddexp is B + softplus(A - B).  By Stein's lemma the covariance of B with the softplus is
     -Var B times the expected sigmoid of A - B.
-
-    Args:
-        mean_a: shape any, as the others.
-        var_a: variance of A.
-        mean_b: mean of B.
-        var_b: variance of B.
     """
     high = torch.maximum(mean_a, mean_b)
     gap, total = torch.minimum(mean_a, mean_b) - high, var_a + var_b

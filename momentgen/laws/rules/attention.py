@@ -10,7 +10,6 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.diagonal import Diagonal, made, pair
@@ -23,7 +22,7 @@ from momentgen.laws.patterns import CASTS, made_by, operation, scaled
 from momentgen.laws.programs import number_of
 from momentgen.laws.table import Entry
 
-__all__ = ["attention", "attention_by_parts", "by_hand", "gram"]
+__all__ = ["attention", "by_hand", "gram"]
 
 Pair = tuple[Tensor, Tensor | None]
 
@@ -154,18 +153,9 @@ _MASKED = -1e3
 def attended(
     query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
 ) -> Any:
-    """Attention by its rule for moments.
-
-    Args:
-        query: shape ``(..., L, E)``; it, key and value are laws or tensors.
-        key: shape ``(..., S, E)``.
-        value: shape ``(..., S, Ev)``.
-        scale: of the products.
-        bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
-        drop: probability with which dropout drops a weight.
-        nothing: the mean of an output whose query has all of its keys masked.
-    """
-    note("attention: queries, keys and values taken as independent of each other")
+    """Attention by its rule for moments, see :func:`attention`; of laws or tensors, with a certain summand ``bias``."""
+    if any(pair(part)[1] is not None for part in (query, key)):
+        note("attention: queries, keys and values taken as independent of each other")
     if isinstance(bias, torch.Tensor):
         # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
         low = bias < _MASKED
@@ -175,16 +165,7 @@ def attended(
 
 
 class _Weights(NamedTuple):
-    """Weights ``softmax(scale · q kᵀ + bias)``, with dropout or not.
-
-    Args:
-        query: shape ``(..., L, E)``.
-        key: shape ``(..., S, E)``.
-        scale: of the products.
-        bias: a certain summand, or None.
-        drop: probability with which a weight is dropped.
-        batch: leading dimensions of the product.
-    """
+    """Weights ``softmax(scale · q kᵀ + bias)``, with dropout or not, and the leading dimensions of the product."""
 
     query: Any
     key: Any
@@ -359,11 +340,3 @@ def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
     own = query.shape[-1] ** -0.5 if scale is None else scale
     return query, key, value, own, bias, bound.get("dropout_p", 0.0)
-
-
-def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``scaled_dot_product_attention`` as two products and a softmax."""
-    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    logits = (query * scale) @ key.transpose(-2, -1)
-    weights = torch.softmax(logits if bias is None else logits + bias, -1)
-    return (F.dropout(weights, drop, True) if drop else weights) @ value

@@ -12,7 +12,6 @@ from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
 from momentgen.laws.movement import moved
 from momentgen.laws.notes import unsupported
 from momentgen.laws.rules import noise
-from momentgen.laws.rules.attention import attention_by_parts
 from momentgen.laws.table import Entry
 
 __all__ = []
@@ -69,11 +68,9 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @rule(Point, "composite")
 def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if noise.active(entry, args, kwargs):
-        if entry.name == "scaled_dot_product_attention":
-            if _first(args, kwargs)._noise is not None:
-                return attention_by_parts(entry, args, kwargs)  # exact: its weights are certain
-            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-            return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
-        return Diagonal.RULES[entry.name](entry, args, kwargs)
-    return _run(entry, args, kwargs)
+    if not noise.active(entry, args, kwargs):
+        return _run(entry, args, kwargs)
+    if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
+        given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+        return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
+    return Diagonal.RULES[entry.name](entry, args, kwargs)

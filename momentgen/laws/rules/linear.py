@@ -23,7 +23,7 @@ from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry, names
 
-__all__ = ["VARIANCE", "adaptive_edges", "bind", "bind_norm", "squared", "window_starts"]
+__all__ = ["VARIANCE", "adaptive_edges", "bilinear_moments", "bind", "bind_norm", "squared", "window_starts"]
 
 _CONV = names("weight bias stride padding dilation groups")
 _TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
@@ -82,6 +82,21 @@ def squared(value: Tensor) -> Tensor:
     if value.layout not in (torch.strided, torch.sparse_coo):
         value = value.to_sparse(layout=torch.sparse_coo)
     return value.square()
+
+
+def bilinear_moments(
+    run: Callable[[Any, Any], Tensor], m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Moments of sums of products of independent values, each pair met once: V₁ m₂² + m₁² V₂ + V₁ V₂.
+
+    Exact for each output; covariances between outputs are not carried on.
+    """
+    out = run(m1, m2)
+    if v1 is None:
+        return out, run(squared(m1), v2)
+    if v2 is None:
+        return out, run(v1, squared(m2))
+    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
 
 
 # ------------------------------------------------------- variances, by function
@@ -150,45 +165,32 @@ def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
     return product
 
 
-def _avg_pool(dims: int) -> Callable[..., Tensor]:
-    def variance(
-        call: Any,
-        var: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Tensor:
-        kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
-        steps = kernel if stride is None or stride == [] else for_each(stride, dims)
-        rest: list[Any] = [kernel_size, stride, padding, ceil_mode, count_include_pad]
-        if divisor_override:
-            rest.append(divisor_override)
-        average = call(var, *rest)
-        if divisor_override:
-            return cast(Tensor, average / divisor_override)
-        if not any(padded) and not ceil_mode:
-            return cast(Tensor, average / torch.Size(kernel).numel())
-        # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
-        ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), *rest)
-        counts = []
-        for d, size in enumerate(var.shape[-dims:]):
-            starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
-            counts.append([min(start + kernel[d], size) - max(start, 0) for start in starts])
-        return cast(Tensor, average / (_outer(counts, var) / ones[0]))
-
-    return variance
+def _avg_pool(call: Any, var: Tensor, kernel_size: Any, stride: Any = None, *rest: Any, **options: Any) -> Tensor:
+    given = {**dict(zip(_AVERAGE[2:], rest, strict=False)), **options}
+    padding, ceil_mode = given.get("padding", 0), given.get("ceil_mode", False)
+    dims, divisor = int(call.__name__[-2]), given.get("divisor_override")
+    kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
+    steps = kernel if stride is None or stride == [] else for_each(stride, dims)
+    rest = (kernel_size, stride, padding, ceil_mode, given.get("count_include_pad", True))
+    if divisor:
+        return cast(Tensor, call(var, *rest, divisor) / divisor)
+    average = call(var, *rest)
+    if not any(padded) and not ceil_mode:
+        return cast(Tensor, average / torch.Size(kernel).numel())
+    # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
+    ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), *rest)
+    counts = []
+    for d, size in enumerate(var.shape[-dims:]):
+        starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
+        counts.append([min(start + kernel[d], size) - max(start, 0) for start in starts])
+    return cast(Tensor, average / (_outer(counts, var) / ones[0]))
 
 
-def _adaptive_avg_pool(dims: int) -> Callable[..., Tensor]:
-    def variance(call: Any, var: Tensor, output_size: Any) -> Tensor:
-        sizes = zip(var.shape[-dims:], for_each(output_size, dims), strict=True)
-        lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
-        return cast(Tensor, call(var, output_size) / _outer(lengths, var))
-
-    return variance
+def _adaptive_avg_pool(call: Any, var: Tensor, output_size: Any) -> Tensor:
+    dims = int(call.__name__[-2])
+    sizes = zip(var.shape[-dims:], for_each(output_size, dims), strict=True)
+    lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
+    return cast(Tensor, call(var, output_size) / _outer(lengths, var))
 
 
 def _interpolate(
@@ -225,8 +227,8 @@ VARIANCE: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
     **{f"conv{d}d": _conv for d in (1, 2, 3)},
     **{f"conv_transpose{d}d": _conv for d in (1, 2, 3)},
-    **{f"avg_pool{d}d": _avg_pool(d) for d in (1, 2, 3)},
-    **{f"adaptive_avg_pool{d}d": _adaptive_avg_pool(d) for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _avg_pool for d in (1, 2, 3)},
+    **{f"adaptive_avg_pool{d}d": _adaptive_avg_pool for d in (1, 2, 3)},
     "mean": _mean,
     "sum": _same,
     "cumsum": _same,

@@ -133,12 +133,9 @@ def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
 
 
 def _table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
-    """Which values of a flattened image each window has, shape ``(windows, n)``; -1 is outside.
+    """Which values of a flattened image each window has, by the inputs of each window along each dimension of space.
 
-    Args:
-        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
-        sizes: of the spatial dimensions.
-        device: of the table.
+    Of shape ``(windows, n)``; -1 is outside.
     """
     table = torch.zeros(1, 1, dtype=torch.int64, device=device)
     for windows, size in zip(places, sizes, strict=True):

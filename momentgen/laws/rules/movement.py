@@ -78,16 +78,9 @@ def _together(
     return entry, args, kwargs, places
 
 
-def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: Sequence[Law]) -> Any:
-    """``law``, which remembers its call if it is a choice by a mask among pointwise functions of one value."""
-    if entry.name not in CHOICES or not laws or not alike(*laws):
-        return law
-    return remember(law, entry, args, kwargs, laws[0])
-
-
-@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
-def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions that leave real values as they are."""
+@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg", "requires_grad_")
+def _as_it_is(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What leaves real values as they are, and what a network asks of its plain value, for derivatives of its own."""
     return args[0]
 
 
@@ -114,13 +107,10 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
     if not isinstance(out, Tensor):
         return tuple(made(m, v) for m, v in zip(out, var, strict=True))
-    return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
-
-
-@rule(Diagonal, "requires_grad_")
-def _with_gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a network asks of its plain value, for derivatives of its own; transforms of ``torch.func`` have none."""
-    return args[0]
+    law, laws = made(out, var), laws_in(args)
+    # A choice by a mask among pointwise functions of one value is one of them.
+    is_one = entry.name in CHOICES and laws and alike(*laws)
+    return remember(law, entry, args, kwargs, laws[0]) if is_one else law
 
 
 @rule(Diagonal, "query")

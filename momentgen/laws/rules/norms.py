@@ -18,7 +18,7 @@ from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.movement import of_numbers
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import normalise, softmax
-from momentgen.laws.rules.linear import bind, bind_norm
+from momentgen.laws.rules.linear import bilinear_moments, bind, bind_norm
 from momentgen.laws.table import Entry
 
 __all__ = []
@@ -30,10 +30,8 @@ def _scaled(mean: Tensor, var: Tensor, weight: Any, bias: Any, channel: int | No
     if channel is not None:
         shape = [1, -1] + [1] * (mean.dim() - 2)
         w, w_var, b, b_var = (None if part is None else part.view(shape) for part in (w, w_var, b, b_var))
-    if w_var is not None:
-        mean, var = mean * w, var * (w_var + w * w) + mean * mean * w_var
-    elif w is not None:
-        mean, var = mean * w, var * (w * w)
+    if w is not None:
+        mean, var = bilinear_moments(torch.mul, mean, var, w, w_var)
     if b is not None:
         mean = mean + b
     return made(mean, var if b_var is None else var + b_var)

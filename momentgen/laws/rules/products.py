@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, tensor_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import note_if_related, same_value
 from momentgen.laws.rules.attention import by_hand, gram
-from momentgen.laws.rules.linear import squared
+from momentgen.laws.rules.linear import bilinear_moments
 from momentgen.laws.table import Entry
 
 __all__ = []
-
-
-def bilinear_moments(
-    run: Callable[[Any, Any], Tensor], m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Moments of sums of products of independent values, each pair met once: V₁ m₂² + m₁² V₂ + V₁ V₂.
-
-    Exact for each output; covariances between outputs are not carried on.
-    """
-    out = run(m1, m2)
-    if v1 is None:
-        return out, run(squared(m1), v2)
-    if v2 is None:
-        return out, run(v1, squared(m2))
-    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
 
 
 @rule(Diagonal, "product")
