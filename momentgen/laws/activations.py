@@ -1,4 +1,4 @@
-"""Functions of one value at a time: which op has the moments of each function of torch, or of one that users make known.
+"""Functions of one value at a time: which op has the moments of each, also of functions that users make known.
 
 Each row of :data:`ACTIVATIONS` names a class of torch.nn, the generated op, the functions that compute the same and
 their parameters.  :data:`REGISTERED` has what users make known.

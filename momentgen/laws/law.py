@@ -4,7 +4,7 @@ torch calls ``__torch_function__`` of every argument that has one.  So a plain n
 tracing and without layers of its own.  All laws share this module: shape and dtype, what a value remembers, and writing
 in place.
 
-- One module per law has what is known of a value (:mod:`~momentgen.laws.diagonal`, :mod:`~momentgen.laws.diagonal`, ...).
+- One module per law has what is known of a value (:mod:`~momentgen.laws.diagonal`, ...).
 - :mod:`~momentgen.laws.rules` has the rules.
 - :mod:`~momentgen.laws.dispatch` leads torch's functions to them.
 

@@ -201,6 +201,7 @@ class method:  # noqa: N801 - a context manager, named as it is used
 
 
 def known(name: str) -> None:
+    """Raise for a name of no method."""
     if name not in METHODS:
         raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
 

@@ -248,10 +248,10 @@ def _variance(x: Tensor, name: str, given: Any) -> Tensor:
     square = amount if name == "var" else amount * amount
     if readable(wide):
         exact = wide.detach().double()
-        wrong = ~((exact >= 0) & exact.isfinite())
+        word, wrong = "variance" if name == "var" else "standard deviation", ~((exact >= 0) & exact.isfinite())
         if bool(wrong.any()):
             raise InputError(
-                f"noisy: expected a {'variance' if name == 'var' else 'standard deviation'} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
+                f"noisy: expected a {word} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
                 + (f" among {tuple(exact.shape)} values" if exact.dim() else "")
             )
         refuse_lost(f"a {name}", exact, exact if name == "var" else exact * exact, square.detach())

@@ -128,7 +128,7 @@ def _centred(a: Any, b: Any) -> Any:
 
 def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
     law = scaled(law)
-    return law._made[1] if made_by(law) == "centred" else None  # type: ignore[index, return-value]
+    return law._made[1] if made_by(law) == "centred" else None  # type: ignore[index]
 
 
 def _below_maximum(a: Any, b: Any) -> Any:
@@ -191,7 +191,7 @@ def _size(law: Any) -> _Size | None:
 
 
 def _mean_square(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[Law, bool, tuple[int, ...], float] | None:
-    """What a call takes the mean square of, if without its mean, over which dimensions, and by what it multiplies it."""
+    """What a call takes the mean square of, whether without its mean, over which dimensions, and its factor."""
     if entry.name == "var":
         dims = _dims(args[0], args[1])
         n = math.prod(args[0].shape[d] for d in dims)

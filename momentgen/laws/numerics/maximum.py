@@ -268,13 +268,13 @@ _library.impl("maximum_of_windows", _compute_moments, "CompositeExplicitAutograd
 _library.impl("maximum_of_windows_gradients", _compute_gradients, "CompositeExplicitAutograd")
 
 
-@torch.library.register_fake("momentgen::maximum_of_windows", lib=_library)
+@torch.library.register_fake("momentgen::maximum_of_windows", lib=_library)  # type: ignore[untyped-decorator]
 def _fake_moments(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
     shape = mean.shape[0], table.shape[0]
     return mean.new_empty(shape), mean.new_empty(shape)
 
 
-@torch.library.register_fake("momentgen::maximum_of_windows_gradients", lib=_library)
+@torch.library.register_fake("momentgen::maximum_of_windows_gradients", lib=_library)  # type: ignore[untyped-decorator]
 def _fake_gradients(mean: Tensor, *rest: Tensor) -> _Pair:
     return torch.empty_like(mean), torch.empty_like(mean)
 

@@ -269,7 +269,7 @@ def layer_norm(mean: Tensor, var: Tensor, dims: int, eps: float) -> tuple[Tensor
 
 
 def rms_norm(mean: Tensor, var: Tensor, dims: int, eps: float | None = None) -> tuple[Tensor, Tensor]:
-    """Moments of x / sqrt(mean(x²) + eps) over the last ``dims`` dimensions, without weight; else as :func:`layer_norm`.
+    """Moments of x / sqrt(mean(x²) + eps) over the last ``dims`` dimensions, no weight; else as :func:`layer_norm`.
 
     With ``eps`` None it is the dtype's machine epsilon, as torch takes it.
 

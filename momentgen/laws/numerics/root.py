@@ -1,4 +1,4 @@
-"""Roots: of variances, of covariance matrices, of sums of squares taken as gamma distributed; values held within bounds.
+"""Roots: of variances, of covariance matrices, of sums of squares taken as gamma distributed; values within bounds.
 
 Variances of certain values are exactly 0, and rounding makes some negative.  They are held at 0, and the derivative at
 exactly 0 must stay.  That of ``torch.clamp`` at its bound is 1 before torch 2.14 and 0 since.

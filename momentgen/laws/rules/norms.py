@@ -1,4 +1,4 @@
-"""Norms and sample statistics of random values: layer, RMS, group, instance and batch norm, softmax, variances, products.
+"""Norms and sample statistics of random values: layer, RMS, group and batch norm, softmax, variances, products.
 
 :mod:`momentgen.laws.numerics` computes the moments of norms, and explains what is exact and what is approximate.
 """
