@@ -15,7 +15,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
@@ -43,8 +43,7 @@ from momentgen.laws.methods import (
     method,
 )
 from momentgen.laws.nests import hidden, mapped
-from momentgen.laws.notes import within
-from momentgen.laws.twins import check_flags
+from momentgen.laws.twins import OUTSIDE, check_flags
 from momentgen.laws.values import check, described, lower, remembered, with_sources
 from momentgen.laws.weights import RUN
 from momentgen.runtime import Moments
@@ -109,7 +108,7 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     if torch.compiler.is_compiling():
         return _run(where, forward, own, args, kwargs)
     _check_hidden(where, args, kwargs)
-    if isinstance(where, torch.nn.Module):
+    if OUTSIDE in getattr(where, "__dict__", ()):
         check_flags(where)
     with Eagerly():
         return _run(where, forward, own, args, kwargs)
@@ -241,36 +240,29 @@ class Eagerly:
                     _stance_before = None
 
 
-class entered:  # noqa: N801 - a context manager, named as it is used
+@contextlib.contextmanager
+def entered(draws: Draws | None = None) -> Iterator[None]:
     """Within the context a network runs on laws: what is called is a part of it.
 
     Args:
         draws: what becomes of draws that meet no law; None to leave them as they are.
     """
-
-    def __init__(self, draws: Draws | None = None) -> None:
-        self._draws = draws
-
-    def __enter__(self) -> None:
-        if _backend is None and "einops" in sys.modules:
-            _tell_einops()
-        self._set = [within(_inside, True), within(RUN, {}), within(RECORDING, torch.is_grad_enabled())]
-        if self._draws is not None:
-            self._set.append(within(STARTED, torch.get_rng_state()))
-        for one in self._set:
-            one.__enter__()
-        if self._draws is not None:
-            self._draws.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._draws is not None:
-            self._draws.__exit__(kind, error, trace)
-        for one in self._set:
-            one.__exit__()
-        if isinstance(error, RuntimeError | TypeError) and not isinstance(error, MomentgenError):
-            found = explained(error)
-            if found is not None:
-                raise found from error
+    if _backend is None and "einops" in sys.modules:
+        _tell_einops()
+    values = {_inside: True, RUN: {}, RECORDING: torch.is_grad_enabled()}
+    values |= {} if draws is None else {STARTED: torch.get_rng_state()}
+    tokens = [(variable, variable.set(value)) for variable, value in values.items()]  # type: ignore[attr-defined]
+    try:
+        with draws or contextlib.nullcontext():
+            yield
+    except (RuntimeError, TypeError) as error:
+        found = None if isinstance(error, MomentgenError) else explained(error)
+        if found is None:
+            raise
+        raise found from error
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)
 
 
 class Border:

@@ -80,7 +80,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         raise unsupported(entry, law)
     overwrites = entry.overwrites
     if entry.flag is not None:
-        overwrites = entry.writes(args, kwargs)
+        overwrites = bool(kwargs.get("inplace", len(args) > entry.flag and args[entry.flag]))
         if len(args) > entry.flag:
             args = (*args[: entry.flag], False, *args[entry.flag + 1 :])
         if "inplace" in kwargs:

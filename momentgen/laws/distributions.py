@@ -149,7 +149,7 @@ class Noise:
 def refuse_lost(name: str, given: Tensor, exact: Tensor, held: Tensor) -> None:
     """Raise where a dtype does not hold a variance to half of its digits.
 
-    The numbers ``given`` stand for *variances*: ``exact`` in their dtype or a wider one, ``held`` in that of the values.
+    The numbers ``given`` stand for *variances*: ``exact`` in their dtype or a wider one, ``held`` in the values'.
 
     Raises:
         InputError: naming the first that is lost.

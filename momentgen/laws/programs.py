@@ -18,8 +18,8 @@ from torch import Tensor
 
 from momentgen.laws import analysis
 from momentgen.laws.analysis import CLOSED, Code
+from momentgen.laws.diagonal import RESHAPES, moved_part
 from momentgen.laws.law import DEPTH, History, Later, Law, laws_in, new_law, versions
-from momentgen.laws.movement import RESHAPES, moved_part
 from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 

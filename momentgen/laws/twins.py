@@ -20,12 +20,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-__all__ = ["Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
+__all__ = ["OUTSIDE", "Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
 #: name of a twin's attribute: (plain part, the twin's) of those that something outside of the network leads to
-_OUTSIDE: Final = "_plain_parts"
+OUTSIDE: Final = "_plain_parts"
 #: name of the attribute of compiled functions that holds what was compiled
 _EAGER: Final = "_torchdynamo_orig_callable"
 
@@ -49,7 +49,7 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
         for copy in [part for key, part in seen.items() if key not in replaced]:
             rebinding.all_of(copy)
         if rebinding.outside:
-            found.__dict__[_OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
+            found.__dict__[OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
     else:
         for path, names in held.items():
             rebinding.some_of(found.get_submodule(path), names)
@@ -62,7 +62,7 @@ def check_flags(network: torch.nn.Module) -> None:
     Raises:
         InputError: naming the part.
     """
-    for plain, own in vars(network).get(_OUTSIDE, ()):
+    for plain, own in vars(network).get(OUTSIDE, ()):
         for (path, one), other in zip(plain.named_modules(), own.modules(), strict=False):
             if one.training is not other.training:
                 raise InputError(

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import RESHAPES, Diagonal, made, pair
 from momentgen.laws.law import Law, rule
-from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import at_least
 from momentgen.laws.numerics.softmax import log_odds, probabilities

@@ -7,9 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.diagonal import Diagonal, Point, point, rebuilt, tensors_of
+from momentgen.laws.diagonal import Diagonal, Point, moved, point, rebuilt, tensors_of
 from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
-from momentgen.laws.movement import moved
 from momentgen.laws.notes import unsupported
 from momentgen.laws.rules import noise
 from momentgen.laws.table import Entry

@@ -8,10 +8,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.diagonal import Diagonal, Point, is_random, made, mean_of, point, tensor_of, tensors_of, var_of
+from momentgen.laws.diagonal import (
+    Diagonal,
+    Point,
+    is_random,
+    made,
+    mean_of,
+    moved,
+    point,
+    tensor_of,
+    tensors_of,
+    var_of,
+)
 from momentgen.laws.dispatch import OVERWRITTEN
 from momentgen.laws.law import Law, laws_in, new_law, remember, rule
-from momentgen.laws.movement import moved
 from momentgen.laws.notes import cannot_become, note_fast_path, unsupported
 from momentgen.laws.programs import CHOICES, alike
 from momentgen.laws.table import TABLE, Entry

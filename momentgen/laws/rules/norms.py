@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import Diagonal, made, of_numbers, pair
 from momentgen.laws.law import laws_in, remember, rule
-from momentgen.laws.movement import of_numbers
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import normalise, softmax
 from momentgen.laws.rules.linear import bilinear_moments, bind, bind_norm
