@@ -134,7 +134,10 @@ def register_activation(function: Any, op: Op | Rescaled, *parameters: str) -> N
         raise InputError(f"register_activation: expected parameters of {op.name}, which are {names}, got {unknown}")
     function = getattr(function, "_opoverload", function)  # what torch.library.custom_op returns
     known = table.TABLE.get(function) if isinstance(function, Hashable) else None
-    if known is None and not _asks(function):
+    is_torchs = isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket | _NATIVE) or (
+        isinstance(function, FunctionType) and (function.__module__ or "").partition(".")[0] == "torch"
+    )
+    if known is None and not is_torchs and not (isinstance(function, Hashable) and function in _ASKING):
         raise InputError(f"register_activation: expected a function object of torch, got {_described(function, op)}")
     name = known.name if known is not None else _new_name(function)
     REGISTERED[name] = (op, parameters)
@@ -199,14 +202,6 @@ def _check_same(function: Callable[..., Tensor], op: Op | Rescaled, params: dict
             f"activation: {function.__name__} is another function than that of {op.name}: at x = {x[place]:g} it is "
             f"{found[place]:.6g}, and that of {op.name} is {mean[place]:.6g}"
         )
-
-
-def _asks(function: Any) -> bool:
-    """Whether torch asks the arguments of a function before it calls it."""
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket | _NATIVE):
-        return True
-    own = isinstance(function, FunctionType) and (function.__module__ or "").partition(".")[0] == "torch"
-    return own or (isinstance(function, Hashable) and function in _ASKING)
 
 
 def _new_name(function: Any) -> str:

@@ -238,10 +238,6 @@ _OPS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def _scaled(op: Callable[[Tensor], Tensor], scale: float, shift: float, x: Tensor) -> Tensor:
-    return scale * op(x) + shift
-
-
 def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...], has_poles: bool) -> Any:
     """What function ``f`` is, from its values: a kind and its numbers."""
 
@@ -278,7 +274,7 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...]
         scale = (first - second) / (one - other)
         shift = first - scale * one
         shift = 0.0 if abs(shift) < 1e-6 * abs(scale) else shift
-        if agrees(functools.partial(_scaled, op, scale, shift), 2e-6, 300):
+        if agrees(lambda x, op=op, scale=scale, shift=shift: scale * op(x) + shift, 2e-6, 300):  # type: ignore[misc]
             return name, (round(scale, 9) if abs(scale - round(scale, 9)) < 1e-12 else scale, shift, 1.0)
     if low and high / low < 0 and high != -low:  # x sigmoid(c x) is SiLU(c x)/c
         inner = math.log(-high / low)

@@ -45,15 +45,9 @@ def noise_of_weight(
 ) -> Tensor:
     """Variances of the outputs that come of the weight's noise.
 
-    Args:
-        call: the linear map or convolution of torch.
-        name: its name, as ``conv2d``.
-        mean: of the input.
-        var: *variance* of the input, of the same shape; None if it is certain.
-        weight_var: *variance* of the weight.
-        neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape.
-            The last one of each output is ignored.  None for independent elements.
-        options: of the convolution (stride, padding, ...).
+    They are outputs of ``call(mean, weight, **options)``, for inputs of that mean and *variance* (None: certain).  As
+    ``neighbour`` each element of the weight has its covariance with the next one in flattened order, of the weight's
+    shape, or None for independent elements.  The last one of each output is ignored.
 
     Returns:
         Of the output's shape; in float32 where the inputs are of half precision and terms may cancel or vanish.

@@ -97,17 +97,16 @@ def is_torchs_own(network: torch.nn.Module) -> bool:
     >>> is_torchs_own(torch.nn.Sequential(torch.nn.Linear(1, 1)))
     True
     """
+
+    def is_torchs(name: str, value: Any) -> bool:
+        if "hooks" in name:
+            return not value
+        return not callable(value) or str(getattr(value, "__module__", "")).startswith("torch.")
+
     return all(
-        type(part).__module__.startswith("torch.nn.") and all(map(_is_torchs_own, vars(part).items()))
+        type(part).__module__.startswith("torch.nn.") and all(is_torchs(*one) for one in vars(part).items())
         for part in network.modules()
     )
-
-
-def _is_torchs_own(attribute: tuple[str, Any]) -> bool:
-    name, value = attribute
-    if "hooks" in name:
-        return not value
-    return not callable(value) or str(getattr(value, "__module__", "")).startswith("torch.")
 
 
 def _copied(module: torch.nn.Module, seen: dict[int, Any]) -> Any:

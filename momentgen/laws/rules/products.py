@@ -24,9 +24,6 @@ __all__ = []
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name == "einsum":
         return _einsum(entry, args)
-    for name in _SECOND:
-        if name in kwargs:
-            args, kwargs = (*args, kwargs[name]), {key: value for key, value in kwargs.items() if key != name}
     if entry.name == "bilinear":
         return _bilinear(entry, args)
     x, y, *rest = args
@@ -60,10 +57,6 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _MATRICES = ("matmul", "mm", "bmm", "rmatmul")
-
-
-#: names of the second factor
-_SECOND = ("other", "mat2", "vec", "vec2", "tensor", "input2", "weight", "bias")
 
 
 def _spelled(equation: str, operands: list[Any]) -> tuple[list[str], str]:
