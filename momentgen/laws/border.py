@@ -249,9 +249,9 @@ def entered(draws: Draws | None = None) -> Iterator[None]:
     """
     if _backend is None and "einops" in sys.modules:
         _tell_einops()
-    values = {_inside: True, RUN: {}, RECORDING: torch.is_grad_enabled()}
+    values: dict[ContextVar[Any], Any] = {_inside: True, RUN: {}, RECORDING: torch.is_grad_enabled()}
     values |= {} if draws is None else {STARTED: torch.get_rng_state()}
-    tokens = [(variable, variable.set(value)) for variable, value in values.items()]  # type: ignore[attr-defined]
+    tokens = [(variable, variable.set(value)) for variable, value in values.items()]
     try:
         with draws or contextlib.nullcontext():
             yield

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 __all__ = [
-    "RESHAPES", "Diagonal", "Point", "all_replaced", "diagonal", "is_random", "made", "mean_of", "moved",
+    "RESHAPES", "Diagonal", "Point", "all_replaced", "diagonal", "dims_of", "is_random", "made", "mean_of", "moved",
     "moved_part", "of_numbers", "pair", "point", "rebuilt", "register_pytree", "replaced", "shares_memory",
     "tensor_of", "tensors_of", "var_of",
 ]  # fmt: skip
@@ -252,6 +252,12 @@ def of_numbers(own: Rule) -> Rule:
         return tuple(part.reshape(()) for part in found) if isinstance(found, tuple) else found.reshape(())
 
     return with_numbers
+
+
+def dims_of(ndim: int, given: Any) -> tuple[int, ...]:
+    """The dimensions that an argument names, in order: all for none, and none of a number."""
+    dims = (given,) if isinstance(given, int) else given or range(ndim)
+    return tuple(sorted(d % ndim for d in dims)) if ndim else ()
 
 
 def moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

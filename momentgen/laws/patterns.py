@@ -75,11 +75,6 @@ def operation(law: Law) -> tuple[str, Law, Any] | None:
     return None if inner is second and entry.name in ("sub", "div") else (entry.name, inner, other)
 
 
-def _dims(law: Law, given: Any) -> tuple[int, ...]:
-    dims = (given,) if isinstance(given, int) else tuple(given)
-    return tuple(sorted(d % law.ndim for d in dims)) if law.ndim else ()  # a number's dimension 0 is none
-
-
 class _Reduction(NamedTuple):
     """A law that is a mean, a sum or a maximum of another over some dimensions, which are kept."""
 
@@ -95,12 +90,8 @@ def _reduction(law: Any) -> _Reduction | None:
     found = _bare(law)
     if made_by(found) not in ("mean", "sum", "amax"):
         return None
-    entry, args, kwargs = found._made  # type: ignore[misc]
-    of, dim = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
-    if dim is None or not isinstance(of, Law):
-        return None
-    dims = _dims(of, dim)
-    return _Reduction(entry.name, of, dims) if _is_kept(law, of, dims) else None
+    entry, (of, dims, *_), _ = found._made  # type: ignore[misc]
+    return _Reduction(entry.name, of, dims) if isinstance(of, Law) and _is_kept(law, of, dims) else None
 
 
 def _bare(law: Law) -> Law:
@@ -149,19 +140,16 @@ def _below_maximum(a: Any, b: Any) -> Any:
     return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
 
 
-def variance(entry: Entry, x: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def variance(entry: Entry, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     """The mean or sum of ``(x − x.mean(dims))²`` over these dimensions, by the rule of ``var``; else None."""
-    dim = kwargs.get("dim", rest[0] if rest else None)
-    squared = None if dim is None or x._made is None else _squared(scaled(x))
+    squared = None if x._made is None else _squared(scaled(x))
     centring = None if squared is None else _centring(squared)
-    if centring is None or _dims(x, dim) != centring[1]:
+    if centring is None or dims != centring[1]:
         return None
-    law, dims = centring
-    keepdim = kwargs.get("keepdim", rest[1] if len(rest) > 1 else False)
-    found: Any = torch.var(cast(Any, law), dims, correction=0, keepdim=keepdim)
+    found: Any = torch.var(cast(Any, centring[0]), dims, correction=0, keepdim=keepdim)
     if entry.name == "sum":
-        found = found * math.prod(law.shape[d] for d in dims)
-    return remember(found, entry, (x, *rest), kwargs, x)
+        found = found * math.prod(x.shape[d] for d in dims)
+    return remember(found, entry, (x, dims, keepdim), {}, x)
 
 
 # --------------------------------------------------------------------- norms
@@ -190,18 +178,17 @@ def _size(law: Any) -> _Size | None:
     return None
 
 
-def _mean_square(entry: Entry, args: Any, kwargs: dict[str, Any]) -> tuple[Law, bool, tuple[int, ...], float] | None:
+def _mean_square(entry: Entry, args: Any, _: Any) -> tuple[Law, bool, tuple[int, ...], float] | None:
     """What a call takes the mean square of, whether without its mean, over which dimensions, and its factor."""
-    if entry.name == "var":
-        dims = _dims(args[0], args[1])
-        n = math.prod(args[0].shape[d] for d in dims)
-        return args[0], True, dims, n / (n - args[2])
-    squared = _squared(scaled(args[0])) if entry.name in ("mean", "sum") else None
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    if squared is None or dim is None:
+    if entry.name not in ("var", "mean", "sum"):
         return None
-    dims, own = _dims(squared, dim), _centring(squared)
-    share = math.prod(squared.shape[d] for d in dims) if entry.name == "sum" else 1
+    x, dims = args[:2]
+    n = math.prod(x.shape[d] for d in dims)
+    if entry.name == "var":
+        return x, True, dims, n / (n - args[2])
+    if (squared := _squared(scaled(x))) is None:
+        return None
+    own, share = _centring(squared), n if entry.name == "sum" else 1
     return (own[0], True, dims, share) if own is not None and own[1] == dims else (squared, False, dims, share)
 
 
@@ -271,14 +258,12 @@ def exp_of_sum(x: Law) -> Any:
     made = None if source.history is None else source.history.known()
     if made is None or made[0].name not in ("sum", "mean") or source.parts[0].shape != x.shape:
         return None
-    entry, (summed, *rest), kwargs = made
+    entry, (summed, dims, keepdim), _ = made
     if not is_curved(summed):
         return None
-    dims = kwargs.get("dim", rest[0] if rest else None)
-    dims = _dims(summed, range(summed.ndim) if dims is None else dims)
     if entry.name == "mean":
         scale = scale / math.prod(summed.shape[d] for d in dims)
-    if not kwargs.get("keepdim", rest[1] if len(rest) > 1 else False):
+    if not keepdim:
         for d in dims:
             scale = scale.unsqueeze(d)
     flat = number_of(scale.reshape(-1)[:1])  # one number has closed forms

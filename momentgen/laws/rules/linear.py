@@ -17,7 +17,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.coefficients import for_each, is_linear_map, noise_of_weight
-from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, var_of
+from momentgen.laws.diagonal import Diagonal, dims_of, made, mean_of, pair, var_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
@@ -255,10 +255,11 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check(entry.name, mean, bound)
     out = entry.call(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
-        if (found := variance(entry, x, rest, kwargs)) is not None:
+        dims, keepdim = dims_of(x.ndim, bound.get("dim")), bound.get("keepdim", False)
+        if (found := variance(entry, x, dims, keepdim)) is not None:
             return found
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
-        return remember(law, entry, args, kwargs, x)
+        return remember(law, entry, (x, dims, keepdim), {}, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 

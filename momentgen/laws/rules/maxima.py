@@ -15,7 +15,7 @@ from torch import Tensor
 
 import momentgen.generated
 from momentgen.laws.coefficients import for_each
-from momentgen.laws.diagonal import Diagonal, made, pair, tensor_of
+from momentgen.laws.diagonal import Diagonal, dims_of, made, pair, tensor_of
 from momentgen.laws.law import Law, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
@@ -106,8 +106,7 @@ def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
     mean, var = pair(x)
     if not mean.dim():
         return x
-    dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(mean.dim()))
-    dims = tuple(d % mean.dim() for d in dims)
+    dims = dims_of(mean.dim(), dim)
     rest = [d for d in range(mean.dim()) if d not in dims]
     m, v = (part.permute(*rest, *dims).flatten(len(rest)) for part in (-mean if lower else mean, var))
     m, v = maxima.maximum_of(m, v, -1)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.diagonal import Diagonal, made, of_numbers, pair
+from momentgen.laws.diagonal import Diagonal, dims_of, made, of_numbers, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import normalise, softmax
@@ -201,7 +201,7 @@ def _variance(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], x: An
     """
     dim, keepdim, correction = _variance_arguments(args, kwargs)
     mean, var = pair(x)
-    dims = tuple(range(mean.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dims = dims_of(mean.dim(), dim)
     n = math.prod(mean.shape[d] for d in dims)
     centred = mean - mean.mean(dims, keepdim=True)
     divisor = n - correction
