@@ -107,7 +107,12 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     """
     if torch.compiler.is_compiling():
         return _run(where, forward, own, args, kwargs)
-    _check_hidden(where, args, kwargs)
+    for value in hidden((*args, *kwargs.values())):
+        raise InputError(
+            f"{described(where)}: expected moments as arguments or in containers, got some that a "
+            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
+            "of their own"
+        )
     if OUTSIDE in getattr(where, "__dict__", ()):
         check_flags(where)
     with Eagerly():
@@ -145,16 +150,6 @@ def _propagated(
         return run(where, forward, args, kwargs)
     with torch.inference_mode(False), torch.no_grad():  # it differentiates, which inference mode rules out
         return run(where, forward, args, kwargs)
-
-
-def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise for moments that an argument holds where they cannot be replaced."""
-    for value in hidden((*args, *kwargs.values())):
-        raise InputError(
-            f"{described(where)}: expected moments as arguments or in containers, got some that a "
-            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
-            "of their own"
-        )
 
 
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -93,8 +93,8 @@ def _held(value: Any) -> Iterable[Any]:
     """What a function, bound method, partial, container, or callable object holds."""
     if isinstance(value, types.FunctionType):
         named = [value.__globals__.get(name) for name in _names(value.__code__)]
-        own = [one for one in named if isinstance(one, torch.nn.Module) or _is_beside(one, value)]
-        return *own, *held_by_function(value)
+        beside = [one for one in named if getattr(one, "__globals__", None) is value.__globals__]  # of the same file
+        return *(one for one in named if isinstance(one, torch.nn.Module)), *beside, *held_by_function(value)
     if isinstance(value, types.MethodType):
         return value.__self__, value.__func__
     if isinstance(value, functools.partial):
@@ -104,11 +104,6 @@ def _held(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType) else ()
-
-
-def _is_beside(value: Any, function: types.FunctionType) -> bool:
-    """Whether a value is a function of the same file."""
-    return isinstance(value, types.FunctionType) and value.__globals__ is function.__globals__
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -191,13 +191,15 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
     """The distribution with a draw for each value of ``x``."""
     event, batch = distribution.event_shape, distribution.batch_shape
     size = x.dim() - len(event)
-    if size < 0 or x.shape[size:] != event or len(batch) > size:
-        raise _unfit(x, distribution)
     try:
-        if torch.broadcast_shapes(batch, x.shape[:size]) != x.shape[:size]:
-            raise _unfit(x, distribution)
+        fits = size >= 0 and x.shape[size:] == event and torch.broadcast_shapes(batch, x.shape[:size]) == x.shape[:size]
     except RuntimeError:
-        raise _unfit(x, distribution) from None
+        fits = False
+    if not fits:
+        raise InputError(
+            f"noisy: a draw of the distribution, of batch shape {tuple(batch)} and event shape {tuple(event)}, does "
+            f"not broadcast to x of shape {tuple(x.shape)}"
+        )
     if batch == x.shape[:size]:
         return distribution
     try:
@@ -207,13 +209,6 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
             f"noisy: {type(distribution).__name__} has no expand: expected a batch shape of {tuple(x.shape[:size])}, "
             f"got {tuple(batch)}. Make it of that shape, or write its expand"
         ) from None
-
-
-def _unfit(x: Tensor, distribution: td.Distribution) -> InputError:
-    return InputError(
-        f"noisy: a draw of the distribution, of batch shape {tuple(distribution.batch_shape)} and event shape "
-        f"{tuple(distribution.event_shape)}, does not broadcast to x of shape {tuple(x.shape)}"
-    )
 
 
 def _factor(covariance: Tensor, x: Tensor) -> Tensor:

@@ -82,21 +82,16 @@ class Reads(TorchFunctionMode):
                         self._refuse(func, plain[id(item)])
 
     def _refuse(self, func: Any, name: str) -> None:
-        if not _asks_form(func):
+        entry = METHODS.get(func) if isinstance(func, str) else TABLE.get(func)
+        asks_form = entry is not None and entry.kind == "query"
+        if getattr(func, "__name__", "") == "__get__":
+            asks_form = getattr(getattr(func, "__self__", None), "__name__", "") not in _VALUES
+        if not asks_form:
             raise InputError(
                 f"{getattr(func, '__name__', func)}{place()}: expected the random value of the parameter {name!r}, got "
                 "that of the plain network, which a global variable or an object holds. Hold the part that reads it "
                 f"as an attribute of the network, or leave {name!r} out by randomise(..., only=...)"
             )
-
-
-def _asks_form(func: Any) -> bool:
-    """Whether a function asks for a tensor's form, as its shape, and not for its values."""
-    owner = getattr(func, "__self__", None)
-    if getattr(func, "__name__", "") == "__get__":
-        return getattr(owner, "__name__", "") not in _VALUES
-    entry = METHODS.get(func) if isinstance(func, str) else TABLE.get(func)
-    return entry is not None and entry.kind == "query"
 
 
 #: what noise makes of a certain value: ``Diagonal``, or None to take noise at its mean
@@ -227,7 +222,9 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
         return func(*args, **kwargs)
     _check(entry.name, noise, kwargs)
-    if not entry.writes(args, kwargs) or _is_returned():
+    # What is written into may be new and handed back at once, as the normal numbers of distributions are.
+    is_returned = not torch.compiler.is_compiling() and sys._getframe(2).f_code is _FRESH
+    if not entry.writes(args, kwargs) or is_returned:
         return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
     if noise is not None:
         raise _refusal(entry.name, _IN_PLACE)
@@ -238,11 +235,6 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 #: makes a tensor, draws into it and hands it back
 _FRESH: Final = _standard_normal.__code__
-
-
-def _is_returned() -> bool:
-    """Whether what is written into is new and handed back at once, as the normal numbers of distributions are."""
-    return not torch.compiler.is_compiling() and sys._getframe(3).f_code is _FRESH
 
 
 def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -134,31 +134,13 @@ class Law:
     def requires_grad(self) -> bool:
         return any(part.requires_grad for part in self._parts())
 
-    @property
-    def T(self) -> Any:  # noqa: N802 - torch's name
-        return self.permute(list(range(self.ndim - 1, -1, -1)))
-
-    @property
-    def mT(self) -> Any:  # noqa: N802
-        return self.transpose(-2, -1)
-
+    T: Any = property(lambda self: self.permute(list(range(self.ndim - 1, -1, -1))))
+    mT: Any = property(lambda self: self.transpose(-2, -1))  # noqa: N815 - torch's name
     mH = mT  # noqa: N815
-
-    @property
-    def H(self) -> Any:  # noqa: N802
-        return self.t() if self.ndim else self
-
-    @property
-    def data(self) -> Any:
-        return self.detach()
-
-    @property
-    def real(self) -> Any:
-        return torch.real(self) if self.dtype.is_complex else self  # type: ignore[arg-type]
-
-    @property
-    def imag(self) -> Any:
-        return torch.imag(self)  # type: ignore[arg-type]
+    H: Any = property(lambda self: self.t() if self.ndim else self)
+    data: Any = property(lambda self: self.detach())
+    real: Any = property(lambda self: torch.real(self) if self.dtype.is_complex else self)
+    imag: Any = property(lambda self: torch.imag(self))
 
     # Asked for at every layer: without dispatch.
     def dim(self) -> int:

@@ -99,7 +99,9 @@ def unsupported(func: Any, law: object, why: str | None = None) -> UnsupportedEr
     if isinstance(func, torch._C.ScriptMethod):
         why = "a module by torch.jit.script takes tensors only; convert the network with the module that was scripted"
     entry = func if isinstance(func, Entry) else None
-    name = _name(func) if entry is None else entry.name
+    name = getattr(func, "__name__", "a function") if entry is None else entry.name
+    if entry is None and not torch.compiler.is_compiling():
+        name = torch.overrides.resolve_name(func) or getattr(func, "__name__", None) or str(func)
     if why is None:
         if name.rpartition(".")[2] in _TO_COMPLEX:
             why = f"{_SAMPLED}; {COMPLEX_INSTEAD}"
@@ -112,12 +114,6 @@ def unsupported(func: Any, law: object, why: str | None = None) -> UnsupportedEr
 def cannot_become(dtype: torch.dtype) -> str:
     """Why no rule makes a random value one of this dtype, for :func:`unsupported`."""
     return f"a random value cannot become {dtype}" + (f"; {COMPLEX_INSTEAD}" if dtype.is_complex else "")
-
-
-def _name(func: Any) -> str:
-    if not torch.compiler.is_compiling():
-        return torch.overrides.resolve_name(func) or getattr(func, "__name__", None) or str(func)
-    return getattr(func, "__name__", "a function")
 
 
 def place() -> str:

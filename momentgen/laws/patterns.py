@@ -75,23 +75,14 @@ def operation(law: Law) -> tuple[str, Law, Any] | None:
     return None if inner is second and entry.name in ("sub", "div") else (entry.name, inner, other)
 
 
-class _Reduction(NamedTuple):
-    """A law that is a mean, a sum or a maximum of another over some dimensions, which are kept."""
-
-    name: str
-    of: Law
-    dims: tuple[int, ...]
-
-
-def _reduction(law: Any) -> _Reduction | None:
-    """What ``law`` is a reduction of, whichever way its dimensions are kept."""
-    if not isinstance(law, Law):
+def _reduced(law: Any, name: str, of: Any) -> tuple[int, ...] | None:
+    """The dimensions over which ``law`` is that reduction of ``of``, whichever way they are kept; None if it is not."""
+    found = _bare(law) if isinstance(law, Law) else None
+    if made_by(found) != name:
         return None
-    found = _bare(law)
-    if made_by(found) not in ("mean", "sum", "amax"):
-        return None
-    entry, (of, dims, *_), _ = found._made  # type: ignore[misc]
-    return _Reduction(entry.name, of, dims) if isinstance(of, Law) and _is_kept(law, of, dims) else None
+    inner, dims = found._made[1][:2]  # type: ignore[union-attr, index]
+    is_own = isinstance(inner, Law) and same_value(scaled(inner), scaled(of)) and _is_kept(law, inner, dims)
+    return dims if is_own else None
 
 
 def _bare(law: Law) -> Law:
@@ -109,12 +100,11 @@ def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:
 
 def _centred(a: Any, b: Any) -> Any:
     """``x − x.mean(dims, keepdim=True)``."""
-    average = _reduction(b)
-    if average is None or average.name != "mean" or not same_value(scaled(average.of), scaled(a)):
+    if (dims := _reduced(b, "mean", a)) is None:
         return None
     mean, var = pair(a)
-    law = made(mean - b._parts()[0], normalise.centred(var, average.dims))
-    return remember(law, Entry("centred", "statistic", torch.sub), (a, average.dims), {}, a)
+    law = made(mean - b._parts()[0], normalise.centred(var, dims))
+    return remember(law, Entry("centred", "statistic", torch.sub), (a, dims), {}, a)
 
 
 def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
@@ -124,12 +114,11 @@ def _centring(law: Law) -> tuple[Law, tuple[int, ...]] | None:
 
 def _below_maximum(a: Any, b: Any) -> Any:
     """``x − x.amax(dims, keepdim=True)``: Cov(x, max) = Var x · P(x is the largest), by Stein's lemma."""
-    top = _reduction(b)
-    if top is None or top.name != "amax" or not same_value(scaled(top.of), scaled(a)):
+    if (dims := _reduced(b, "amax", a)) is None:
         return None
     mean, var = pair(a)
-    rest = [d for d in range(mean.dim()) if d not in top.dims]
-    order = (*rest, *top.dims)
+    rest = [d for d in range(mean.dim()) if d not in dims]
+    order = (*rest, *dims)
     with torch.enable_grad():
         place = mean.detach().permute(order).flatten(len(rest)).requires_grad_()
         largest, _ = maximum_of(place, var.detach().permute(order).flatten(len(rest)), -1)
@@ -137,7 +126,7 @@ def _below_maximum(a: Any, b: Any) -> Any:
     chance = chance.reshape([mean.shape[d] for d in order]).permute([order.index(d) for d in range(mean.dim())])
     m, v = pair(b)
     law = made(mean - m, at_least(var + v - 2 * chance * var, 0))
-    return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, top.dims), {}, a)
+    return remember(law, Entry("below_maximum", "statistic", torch.sub), (a, dims), {}, a)
 
 
 def variance(entry: Entry, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
@@ -238,16 +227,14 @@ def _over(x: Any, dims: tuple[int, ...], norm: Any, eps: float) -> Any:
 
 def _softmax(a: Any, b: Any) -> Any:
     """``exp(x) / exp(x).sum(dim, keepdim=True)``, whatever is subtracted from x along the dimension."""
-    total = _reduction(b)
-    if total is None or total.name != "sum" or not same_value(total.of, a) or len(total.dims) != 1:
-        return None
-    if made_by(exp := scaled(a)) != "exp":
+    dims = _reduced(b, "sum", a)
+    if dims is None or len(dims) != 1 or made_by(exp := scaled(a)) != "exp":
         return None
     logits: Any = exp._made[1][0]  # type: ignore[index]
     shift = scaled(logits)
-    if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == total.dims:  # type: ignore[index]
+    if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == dims:  # type: ignore[index]
         logits = shift._made[1][0]  # type: ignore[index]
-    return torch.softmax(logits, total.dims[0])
+    return torch.softmax(logits, dims[0])
 
 
 def exp_of_sum(x: Law) -> Any:

@@ -24,17 +24,11 @@ from momentgen.laws.table import Entry
 __all__ = []
 
 
-def _body(function: Any) -> Callable[..., Any]:
-    """A function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
-    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    blind = dict.fromkeys(asked, lambda *_: False)
-    return types.FunctionType(
-        function.__code__, {**function.__globals__, **blind}, function.__name__, function.__defaults__
-    )
-
-
 def _by_body(function: Any) -> Rule:
-    body = _body(function)
+    """The rule of a function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
+    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    known = {**function.__globals__, **dict.fromkeys(asked, lambda *_: False)}
+    body = types.FunctionType(function.__code__, known, function.__name__, function.__defaults__)
     defaults = function.__kwdefaults__ or {}
 
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
