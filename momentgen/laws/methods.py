@@ -228,13 +228,7 @@ def by_flag(training: bool) -> str:
 
 
 def chosen(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The default method for a call of ``where``; warns once per process where its training flag looks forgotten.
-
-    Args:
-        where: the network or function.
-        args: of the call.
-        kwargs: likewise.
-    """
+    """The default method for a call of ``where``; warns once per process where its training flag looks forgotten."""
     training = bool(getattr(where, "training", False))
     name = by_flag(training)
     if isinstance(where, torch.nn.Module) and not torch.compiler.is_compiling():

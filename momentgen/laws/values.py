@@ -76,28 +76,25 @@ class _Sum:
 
     Attributes:
         offset: the certain part.
-        scales: of the terms; ``places`` likewise.
+        terms: the others; inside the network what stands for the source of each is in its place.
         size: its shape; ``dtype`` likewise.
-        noises: the sources, one for each term; inside the network what stands for them.
     """
 
     offset: Tensor
-    scales: list[Tensor | float]
-    places: list[tuple[int | None, tuple[int, ...]]]
+    terms: list[Term]
     size: tuple[int, ...]
     dtype: torch.dtype
-    noises: list[Any]
 
     def value(self, of: Callable[[Any], Any]) -> Any:
         """The sum of what stands for the sources, after ``of``."""
         total: Any = self.offset
-        for noise, scale, (start, shape) in zip(self.noises, self.scales, self.places, strict=True):
-            total = total + Term(noise, scale, start, shape).of(of(noise))
+        for term in self.terms:
+            total = total + term.of(of(term.source))
         return total
 
-    def expanded(self, place: int) -> Moments | None:
+    def expanded(self, term: Term) -> Moments | None:
         """A source that all examples have in common as one of each example; None where they have not."""
-        source, (start, shape) = self.noises[place], self.places[place]
+        source, start, shape = term.source, term.start, term.shape
         own = tuple(source.mean.shape) if start is None else (*source.mean.shape[:-1], *shape)
         own = (1,) * (len(self.size) - len(own)) + own
         if not own or own[0] != 1 or self.size[0] == 1 or (start is not None and len(self.size) != 1 + len(shape)):
@@ -128,9 +125,8 @@ def _sum(value: Any) -> Any:
             return value
         call, place = made
         return _Result(call, place)
-    places = [(term.start, term.shape) for term in terms]
-    scales, noises = [term.scale for term in terms], [_sum(term.source) for term in terms]
-    return _Sum(offset, scales, places, tuple(value.mean.shape), value.mean.dtype, noises)
+    known = [term._replace(source=_sum(term.source)) for term in terms]
+    return _Sum(offset, known, tuple(value.mean.shape), value.mean.dtype)
 
 
 def _evaluated(nest: Any) -> Any:
@@ -216,13 +212,12 @@ def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
     leaves: list[Any] = []
     mapped(leaves.append, (args, kwargs), _STANDING)
     for leaf in leaves:
-        given = leaf if isinstance(leaf, _Sum) else None
-        noises = given.noises if given else [leaf] if isinstance(leaf, Moments | _Result) else []
-        if not all(isinstance(noise, Moments) for noise in noises):
+        terms = leaf.terms if isinstance(leaf, _Sum) else [Term(leaf)] if isinstance(leaf, Moments) else []
+        if isinstance(leaf, _Result) or not all(isinstance(term.source, Moments) for term in terms):
             return None
-        for place, source in enumerate(noises):
-            expanded = None if given is None else given.expanded(place)
-            if _shape(found.setdefault(id(source), expanded)) != _shape(expanded):
+        for term in terms:
+            expanded = leaf.expanded(term) if isinstance(leaf, _Sum) else None
+            if _shape(found.setdefault(id(term.source), expanded)) != _shape(expanded):
                 return None
     if all(expanded is None for expanded in found.values()):
         return None
@@ -230,8 +225,9 @@ def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
     def apart(value: Any) -> Any:
         if not isinstance(value, _Sum):
             return value
-        known = [(found[id(noise)], noise) for noise in value.noises]
-        return dataclasses.replace(value, noises=[noise if own is None else own for own, noise in known])
+        own = [found[id(term.source)] for term in value.terms]
+        known = [term if new is None else term._replace(source=new) for term, new in zip(value.terms, own, strict=True)]
+        return dataclasses.replace(value, terms=known)
 
     made: tuple[tuple[Any, ...], dict[str, Any]] = mapped(apart, (args, kwargs), (_Sum,))
     return made

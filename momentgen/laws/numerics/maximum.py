@@ -234,25 +234,18 @@ def _in_slices(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) ->
     return tuple([torch.cat(part) for part in zip(*parts, strict=True)])
 
 
-def _native(tensor: Tensor) -> Any:
-    return native_maximum(tensor.dtype) if tensor.is_cpu else None
+def _computed(name: str, formula: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """What an operator computes without a derivative: by that method of the C, else by the torch code."""
 
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        native = native_maximum(tensors[0].dtype) if tensors[0].is_cpu else None
+        if native is not None:
+            found: tuple[Tensor, ...] = getattr(native, name)(*(tensor.contiguous() for tensor in tensors))
+            return found
+        with torch.no_grad():
+            return _in_slices(formula, *tensors)
 
-def _compute_moments(mean: Tensor, var: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-    if (native := _native(mean)) is not None:
-        return native.moments(mean.contiguous(), var.contiguous(), table.contiguous())
-    with torch.no_grad():
-        return _in_slices(_formula, mean, var, table)
-
-
-def _compute_gradients(
-    mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor
-) -> tuple[Tensor, ...]:
-    tensors = mean, var, grad_of_mean, grad_of_var, table
-    if (native := _native(mean)) is not None:
-        return native.gradients(*(tensor.contiguous() for tensor in tensors))
-    with torch.no_grad():
-        return _in_slices(_formula_of_gradients, *tensors)
+    return compute
 
 
 _library: Any = torch.library.Library("momentgen", "FRAGMENT")
@@ -264,8 +257,9 @@ _library.define(
     "-> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
-_library.impl("maximum_of_windows", _compute_moments, "CompositeExplicitAutograd")
-_library.impl("maximum_of_windows_gradients", _compute_gradients, "CompositeExplicitAutograd")
+_library.impl("maximum_of_windows", _computed("moments", _formula), "CompositeExplicitAutograd")
+_computed_gradients = _computed("gradients", _formula_of_gradients)
+_library.impl("maximum_of_windows_gradients", _computed_gradients, "CompositeExplicitAutograd")
 
 
 @torch.library.register_fake("momentgen::maximum_of_windows", lib=_library)  # type: ignore[untyped-decorator]
