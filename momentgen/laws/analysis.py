@@ -145,8 +145,9 @@ def _root(steps: Steps) -> tuple[float, float, int] | None:
     for power in (1, -1):
         root = values**power
         scale = float(root[-1]) / 1e7
-        if scale > 0 and bool(((root / scale - (q + (root[0] / scale) ** 2).sqrt()).abs()[:-1] <= _SMALL).all()):
-            return scale**power, (float(root[0]) / scale) ** 2, power
+        least = float(root[0]) / scale if scale > 0 else -1.0
+        if least >= 0 and bool(((root / scale - (q + least**2).sqrt()).abs()[:-1] <= _SMALL).all()):
+            return scale**power, least**2, power
     return None
 
 
