@@ -18,9 +18,37 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.numerics.root import at_least
+from momentgen.laws.table import names
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["for_each", "is_linear_map", "neighbours", "noise_of_weight"]
+__all__ = ["bind", "bind_norm", "for_each", "is_linear_map", "neighbours", "noise_of_weight"]
+
+
+_CONV = names("weight bias stride padding dilation groups")
+_TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
+_AVERAGE = names("kernel_size stride padding ceil_mode count_include_pad divisor_override")
+#: names of the arguments after the first
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    **{f"conv{d}d": _CONV for d in (1, 2, 3)}, **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _AVERAGE for d in (1, 2, 3)}, **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
+    "linear": names("weight bias"), "mean": names("dim keepdim"), "sum": names("dim keepdim"), "cumsum": ("dim",),
+    "interpolate": names("size scale_factor mode align_corners recompute_scale_factor antialias"),
+    "pad": names("pad mode value"), "fold": names("output_size kernel_size dilation padding stride"),
+    "layer_norm": names("normalized_shape weight bias eps"), "rms_norm": names("normalized_shape weight eps"),
+    "group_norm": names("num_groups weight bias eps"),
+}  # fmt: skip
+
+
+def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments after the first, by name."""
+    return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+def bind_norm(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The same of batch or instance norm, whose order in torch is not that of torch.nn.functional."""
+    parts = [("running_mean", "running_var"), ("weight", "bias")]
+    first, second = reversed(parts) if call in (torch.batch_norm, torch.instance_norm) else parts
+    return {**dict(zip((*first, *second, "training", "momentum", "eps"), args, strict=False)), **kwargs}
 
 
 def for_each(value: Any, dims: int) -> tuple[int, ...]:
@@ -45,9 +73,11 @@ def noise_of_weight(
 ) -> Tensor:
     """Variances of the outputs that come of the weight's noise.
 
-    They are outputs of ``call(mean, weight, **options)``, for inputs of that mean and *variance* (None: certain).  As
-    ``neighbour`` each element of the weight has its covariance with the next one in flattened order, of the weight's
-    shape, or None for independent elements.  The last one of each output is ignored.
+    They are outputs of ``call(mean, weight, **options)``, for inputs of that mean and *variance* (None: certain).
+
+    Args:
+        neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape.
+            The last one of each output is ignored.  None for independent elements.
 
     Returns:
         Of the output's shape; in float32 where the inputs are of half precision and terms may cancel or vanish.

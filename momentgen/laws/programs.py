@@ -189,7 +189,7 @@ def programs_of(law: Law) -> tuple[Program, ...]:
     """What is known of a law as a function: of the values that are nearest first, at last of itself if of no other.
 
     What is affine in a normal value is normal, so that it comes first itself.  A root or a quotient has moments of its
-    own, so that it comes last where it is not defined as a function of another value.
+    own, and comes last: it may not be defined as a function of another value.
     """
     if law._view is not None:
         law._refresh()

@@ -17,12 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.coefficients import is_linear_map, noise_of_weight
+from momentgen.laws.coefficients import bind, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.notes import note, unsupported, within
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.rules.linear import bind
 from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 

@@ -1,8 +1,8 @@
 """Affine functions: linear maps, convolutions, averages, sums, padding; what each does to variances.
 
 ``VARIANCE`` maps the name of an affine function to a function of its callable, the variance and the remaining
-arguments, by their names in torch: by the squares of its coefficients.  Exact where the inputs are independent
-(Shekhovtsov & Flach 2018, (7a), (7b)), also if coefficients are random.
+arguments.  That has the squares of the coefficients.  Exact where the inputs are independent (Shekhovtsov & Flach 2018,
+(7a), (7b)), also if coefficients are random.
 """
 
 from __future__ import annotations
@@ -16,40 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws.coefficients import for_each, is_linear_map, noise_of_weight
+from momentgen.laws.coefficients import SIGNATURES, bind, for_each, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, dims_of, made, mean_of, pair, var_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
-from momentgen.laws.table import Entry, names
+from momentgen.laws.table import Entry
 
-__all__ = ["VARIANCE", "adaptive_edges", "bilinear_moments", "bind", "bind_norm", "squared", "window_starts"]
-
-_CONV = names("weight bias stride padding dilation groups")
-_TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
-_AVERAGE = names("kernel_size stride padding ceil_mode count_include_pad divisor_override")
-#: names of the arguments after the first
-SIGNATURES: dict[str, tuple[str, ...]] = {
-    **{f"conv{d}d": _CONV for d in (1, 2, 3)}, **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
-    **{f"avg_pool{d}d": _AVERAGE for d in (1, 2, 3)}, **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
-    "linear": names("weight bias"), "mean": names("dim keepdim"), "sum": names("dim keepdim"), "cumsum": ("dim",),
-    "interpolate": names("size scale_factor mode align_corners recompute_scale_factor antialias"),
-    "pad": names("pad mode value"), "fold": names("output_size kernel_size dilation padding stride"),
-    "layer_norm": names("normalized_shape weight bias eps"), "rms_norm": names("normalized_shape weight eps"),
-    "group_norm": names("num_groups weight bias eps"),
-}  # fmt: skip
-
-
-def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments after the first, by name."""
-    return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
-
-
-def bind_norm(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The same of batch or instance norm, whose order in torch is not that of torch.nn.functional."""
-    parts = [("running_mean", "running_var"), ("weight", "bias")]
-    first, second = reversed(parts) if call in (torch.batch_norm, torch.instance_norm) else parts
-    return {**dict(zip((*first, *second, "training", "momentum", "eps"), args, strict=False)), **kwargs}
+__all__ = ["VARIANCE", "adaptive_edges", "bilinear_moments", "squared", "window_starts"]
 
 
 def _check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
@@ -166,7 +140,10 @@ def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
 
 
 def _avg_pool(call: Any, var: Tensor, kernel_size: Any, stride: Any = None, *rest: Any, **options: Any) -> Tensor:
-    given = {**dict(zip(_AVERAGE[2:], rest, strict=False)), **options}
+    given = {
+        **dict(zip(SIGNATURES["avg_pool2d"][2:], rest, strict=False)),
+        **options,
+    }
     padding, ceil_mode = given.get("padding", 0), given.get("ceil_mode", False)
     dims, divisor = int(call.__name__[-2]), given.get("divisor_override")
     kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
