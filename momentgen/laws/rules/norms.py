@@ -228,8 +228,9 @@ def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     kernel, x = bound["kernel_size"], args[0]
     size = math.prod(kernel) if isinstance(kernel, tuple | list) else kernel**dims
     average: Any = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dims]
-    found = size * average(x if norm == 1 else x.square(), kernel, bound.get("stride"), 0, bool(bound.get("ceil_mode")))
-    return found if norm == 1 else torch.sqrt(found)
+    value = x if norm == 1 else x.double().square()  # whose squares may leave float32
+    found = size * average(value, kernel, bound.get("stride"), 0, bool(bound.get("ceil_mode")))
+    return found if norm == 1 else torch.sqrt(found).to(x.dtype)
 
 
 @rule(Diagonal, "prod")
