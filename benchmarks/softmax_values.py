@@ -17,8 +17,8 @@ import torch
 from _common import console, environment, save
 from torch import Tensor
 
-from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.softmax import log_softmax, softmax
+from momentgen.laws.rules.attention import attention
 
 #: classes: rows, samples
 CLASSES = {2: (64, 200_000), 10: (16, 200_000), 100: (4, 100_000), 1000: (2, 40_000)}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from momentgen.laws.convert import convert, propagate
     from momentgen.laws.debug import debug
     from momentgen.laws.noisy_values import noisy
-    from momentgen.laws.sources import joint
     from momentgen.laws.support import support
+    from momentgen.laws.values import joint
     from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
     from momentgen.nn.summary import summary

@@ -1,7 +1,8 @@
-"""What a program of one value is, told by its values at a few thousand places, however it was written.
+"""What a function of one value is, and its moments: a generated op, a closed form, or quadrature split at its kinks.
 
-Known are the generated ops, squares, bells exp(−a (x + b)²), and two lines that meet.  The values also tell where the
-program bends and jumps, and whether it is defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
+Its values at a few thousand places tell what it is, however it was written.  Known are the generated ops, squares,
+bells exp(−a (x + b)²), and two lines that meet.  The values also tell where it bends and jumps, and whether it is
+defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
 """
 
 from __future__ import annotations
@@ -9,24 +10,52 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import momentgen.generated
+from momentgen.laws.activations import UNDEFINED
+from momentgen.laws.notes import are_heard, note
+from momentgen.laws.numerics.points import elsewhere
+from momentgen.laws.numerics.quadrature import GRADED, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "CUTS_AT_MOST", "DOMAINS", "Steps", "analysed", "is_entire", "is_value", "marks_of", "values_of"]
+__all__ = ["CLOSED", "Code", "bent", "is_defined", "moments", "root_of_affine"]
 
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
 
 
+class Code(NamedTuple):
+    """A function of each element: its steps, what computes each of them, and the tensors among their arguments."""
+
+    steps: Steps = ()
+    calls: tuple[Callable[..., Any], ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+
+    def values(self, x: Tensor) -> list[Any]:
+        """The value itself and what each step makes of it."""
+        found: list[Any] = [x]
+
+        def given(arg: Any) -> Any:
+            return arg if type(arg) is not tuple else (found if arg[0] == "value" else self.tensors)[arg[1]]
+
+        for (_, args, named), call in zip(self.steps, self.calls, strict=True):
+            found.append(call(*map(given, args), **{name: given(arg) for name, arg in named}))
+        return found
+
+    def value(self, x: Tensor) -> Tensor:
+        """What the function makes of a tensor."""
+        found: Tensor = self.values(x)[-1]
+        return found
+
+
 #: functions with poles, or an end to their domain: where they are defined and finite, but for the ends
-DOMAINS: dict[str, tuple[float, float]] = {
+_DOMAINS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(names("sqrt rsqrt log log2 log10 lgamma digamma"), (0.0, math.inf)),
     **dict.fromkeys(names("acos asin atanh erfinv"), (-1.0, 1.0)),
     "log1p": (-1.0, math.inf), "acosh": (1.0, math.inf), "tan": (-math.pi / 2, math.pi / 2), "logit": (0.0, 1.0),
@@ -47,48 +76,36 @@ _LARGER = frozenset(names("maximum minimum fmax fmin max min"))
 _POLYNOMIAL = frozenset(names("pow square mul add sub rsub neg div"))
 
 
-def values_of(steps: Steps, calls: Any, tensors: tuple[Tensor, ...], x: Tensor) -> list[Any]:
-    """The program's value and what each step makes of it."""
-    values: list[Any] = [x]
-
-    def given(value: Any) -> Any:
-        return value if type(value) is not tuple else (values if value[0] == "value" else tensors)[value[1]]
-
-    for (_, args, named), call in zip(steps, calls, strict=True):
-        values.append(call(*[given(value) for value in args], **{name: given(value) for name, value in named}))
-    return values
-
-
-def is_value(arg: Any) -> bool:
-    """Whether an argument of a step is a value of the program."""
+def _is_value(arg: Any) -> bool:
+    """Whether an argument of a step is a value of the code."""
     return type(arg) is tuple and arg[0] == "value"
 
 
-def is_entire(step: Any) -> bool:
+def _is_entire(step: Any) -> bool:
     """Whether a power is whole and not negative; other functions are not asked."""
     exponent = step[1][1] if step[0] == "pow" and len(step[1]) > 1 else dict(step[2]).get("exponent", 1)
     return isinstance(exponent, int | float) and exponent >= 0 and exponent == int(exponent)
 
 
-def marks_of(step: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
+def _marks(step: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
     """What is 0 where a step bends or has a pole, and below 0 outside of its domain (an ``edge``)."""
     name, args, named = step
-    first = values[args[0][1]] if is_value(args[0]) else args[0]
+    first = values[args[0][1]] if _is_value(args[0]) else args[0]
     if name in _LARGER:
-        yield "bend", first - (values[args[1][1]] if is_value(args[1]) else args[1])
+        yield "bend", first - (values[args[1][1]] if _is_value(args[1]) else args[1])
     elif name in _BENDS:
         skips = name in ("leaky_relu", "elu", "celu", "prelu")
         own = {key: value for key, value in named if key not in ("negative_slope", "alpha", "inplace", "weight")}
         given = () if skips else (value for value in args[1:] if not isinstance(value, bool))  # a flag ``inplace``
         for bound in _BENDS[name](*given, **own):
             yield "bend", first - bound
-    elif name == "div" and is_value(args[1]):
+    elif name == "div" and _is_value(args[1]):
         yield "pole", values[args[1][1]]
     elif name in ("rdiv", "reciprocal"):
         yield "pole", first
-    elif name == "pow" and not is_entire(step):
-        yield "pole" if is_entire((name, (args[0], -args[1]), ())) else "edge", first
-    for sign, end in zip((1, -1), DOMAINS.get(name, ()), strict=False):
+    elif name == "pow" and not _is_entire(step):
+        yield "pole" if _is_entire((name, (args[0], -args[1]), ())) else "edge", first
+    for sign, end in zip((1, -1), _DOMAINS.get(name, ()), strict=False):
         if abs(end) != math.inf:
             yield "edge", sign * (first - end)
 
@@ -97,24 +114,45 @@ def marks_of(step: Any, values: list[Any]) -> Iterator[tuple[str, Any]]:
 Facts = tuple[str, tuple[float, ...], tuple[float, ...], bool]
 
 #: more bends than this are not cut at
-CUTS_AT_MOST = 8
+_CUTS_AT_MOST = 8
 
 
 @constant_result
-def analysed(steps: Steps) -> Facts:
+def _analysed(steps: Steps) -> Facts:
     """What a program of numbers is; ``undefined`` where it has no moments, or is not known to have."""
-    found = _kept.get(steps)
-    if found is None:
-        # in another thread: transforms of torch.func and modes of functions belong to one
-        with ThreadPoolExecutor(1) as other:
-            found = other.submit(_examined, steps).result()
-        if len(_kept) > 4096:
-            _kept.clear()
-        _kept[steps] = found
+    found: Facts = _kept(_examined, steps)
     return found
 
 
-_kept: dict[Steps, Facts] = {}
+@constant_result
+def root_of_affine(steps: Steps) -> tuple[float, float, int] | None:
+    """s, e and ±1 of a function ``s √(q + e)`` of q, or ``s / √(q + e)``; None of any other.
+
+    A small number behind the root, or below which it is not let fall, counts as √e.
+    """
+    found: tuple[float, float, int] | None = _kept(_root, steps)
+    return found
+
+
+@functools.lru_cache(4096)
+def _kept(function: Callable[[Steps], Any], steps: Steps) -> Any:
+    return elsewhere(function, steps)
+
+
+def _root(steps: Steps) -> tuple[float, float, int] | None:
+    q = torch.tensor([0.0, 1e-4, 1e-2, 1.0, 1e2, 1e14], dtype=torch.float64)
+    values = Code(steps, tuple([_call(name) for name, *_ in steps])).value(q)
+    for power in (1, -1):
+        root = values**power
+        scale = float(root[-1]) / 1e7
+        least = float(root[0]) / scale if scale > 0 else -1.0
+        if least >= 0 and bool(((root / scale - (q + least**2).sqrt()).abs()[:-1] <= _SMALL).all()):
+            return scale**power, least**2, power
+    return None
+
+
+#: a number behind a root, in units of the root, that counts as one under it
+_SMALL = 1e-3
 
 
 def _call(name: str) -> Callable[..., Any]:
@@ -128,26 +166,20 @@ def _grid() -> Tensor:
 
 def _examined(steps: Steps) -> Facts:
     undefined: Facts = ("undefined", (), (), False)
-    if not all(is_value(arg) or type(arg) is not tuple for _, args, _ in steps for arg in args):
+    if not all(_is_value(arg) or type(arg) is not tuple for _, args, _ in steps for arg in args):
         return undefined
-    calls, x = [_call(name) for name, *_ in steps], _grid()
+    code, x = Code(steps, tuple([_call(name) for name, *_ in steps])), _grid()
 
-    def values(at: Tensor) -> list[Any]:
-        with torch.no_grad():
-            return values_of(steps, calls, (), at)
-
-    def f(at: Tensor) -> Tensor:
-        return values(at)[-1]
+    f, (out, near) = code.value, (code.value(x), x.abs() <= 50)
 
     def marks(at: Tensor) -> list[tuple[str, Any]]:
-        own = values(at)
-        return [mark for number, step in enumerate(steps) for mark in marks_of(step, own[: number + 1])]
+        own = code.values(at)
+        return [mark for number, step in enumerate(steps) for mark in _marks(step, own[: number + 1])]
 
     def mark_at(index: int, at: Tensor) -> Tensor:
         found: Tensor = marks(at)[index][1]
         return found
 
-    out, near = f(x), x.abs() <= 50
     poles: list[float] = []
     bends: list[float] = []
     for index, (kind, mark) in enumerate(marks(x)):
@@ -160,7 +192,7 @@ def _examined(steps: Steps) -> Facts:
     if (bool(out[x.abs() < 5].isnan().any()) and not poles) or not all(_is_integrable(f, pole) for pole in poles):
         return undefined
     cuts = tuple(sorted({float(f"{place:.12g}") for place in (*bends, *poles)}))
-    if poles and len(cuts) > CUTS_AT_MOST:
+    if poles and len(cuts) > _CUTS_AT_MOST:
         return undefined
     kind, numbers = _form(f, {name for name, *_ in steps}, cuts, bool(poles))
     return kind, numbers, cuts, bool(poles)
@@ -207,10 +239,6 @@ _OPS: dict[str, Callable[[Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def _scaled(op: Callable[[Tensor], Tensor], scale: float, shift: float, x: Tensor) -> Tensor:
-    return scale * op(x) + shift
-
-
 def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...], has_poles: bool) -> Any:
     """What function ``f`` is, from its values: a kind and its numbers."""
 
@@ -247,7 +275,7 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...]
         scale = (first - second) / (one - other)
         shift = first - scale * one
         shift = 0.0 if abs(shift) < 1e-6 * abs(scale) else shift
-        if agrees(functools.partial(_scaled, op, scale, shift), 2e-6, 300):
+        if agrees(lambda x, op=op, scale=scale, shift=shift: scale * op(x) + shift, 2e-6, 300):  # type: ignore[misc]
             return name, (round(scale, 9) if abs(scale - round(scale, 9)) < 1e-12 else scale, shift, 1.0)
     if low and high / low < 0 and high != -low:  # x sigmoid(c x) is SiLU(c x)/c
         inner = math.log(-high / low)
@@ -263,3 +291,106 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...]
             middle = -slope / (2 * steepness)
             return "bell", (zero * math.exp(steepness * middle * middle), steepness, middle)
     return "integral", ()
+
+
+# -------------------------------------------------------------------- moments
+
+
+def is_defined(code: Code) -> bool:
+    """Whether the function has moments for every normal value, as far as that can be told."""
+    if code.tensors:
+        used = {name for name, args, _ in code.steps if name != "div" or _is_value(args[1])}
+        return used.isdisjoint((*CLOSED, *_DOMAINS, *UNDEFINED)) and all(map(_is_entire, code.steps))
+    return _analysed(code.steps)[0] != "undefined"
+
+
+def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a function of a normal value, from those of the value."""
+    known: Any = ("integral", (), tuple(_cuts(code, mean)), False) if code.tensors else _analysed(code.steps)
+    kind, numbers, cuts, wide = known
+    if kind in ("polynomial", "integral"):
+        _note(code)
+        if kind == "polynomial":
+            return quadrature(code.value, mean, var)
+        if len(cuts) > _CUTS_AT_MOST and not code.tensors:  # as a function with kinks everywhere
+            return quadrature(code.value, mean, var, 3 * GRADED, ())
+        return quadrature(code.value, mean, var, GRADED, cuts, wide)
+    if kind == "square":
+        scale, middle, shift = numbers
+        square = (mean + middle).square()
+        return scale * (square + var) + shift, scale * scale * (2 * var * (var + 2 * square))
+    if kind == "bell":
+        height, steepness, middle = numbers
+        m, v = _bell(steepness, mean + middle, var)
+        return m * height, v * (height * height)
+    if kind == "bent":
+        kink, before, after, height = numbers
+        m, v = bent(mean - kink, var, before, after)
+        return m + height, v
+    scale, shift, inner = numbers
+    if kind == "itself":
+        return scale * mean + shift, scale * scale * var
+    op = getattr(momentgen.generated, kind)
+    m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
+    return (m if scale == 1 and shift == 0 else m * scale + shift), (v if scale == 1 else v * (scale * scale))
+
+
+def _bell(steepness: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of exp(−a X²), a ≥ 0."""
+    once, twice = 1 + 2 * steepness * var, 1 + 4 * steepness * var
+    square = steepness * mean * mean
+    first, second = (-square / once).exp() * once.rsqrt(), (-2 * square / twice).exp() * twice.rsqrt()
+    # log of the second moment over the squared mean: nothing cancels where that is small
+    spread = steepness * var
+    share = 4 * square * spread / (once * twice) + torch.log1p(4 * spread * spread / twice) / 2
+    return first, torch.where(share < 1, first * first * share.clamp_max(1).expm1(), second - first * first)
+
+
+def bent(mean: Tensor, var: Tensor, before: Any, after: Any) -> tuple[Tensor, Tensor]:
+    """Moments of a X⁺ − b X⁻, of the slopes b before 0 and a after it: X⁺X⁻ = 0.
+
+    The three terms of the variance keep at least 3/4 of their absolute sum, so nothing cancels.
+    """
+    relu = momentgen.generated.relu
+    (up, up_var), (down, down_var) = relu(mean, var), relu(-mean, var)
+    total = after * after * up_var + before * before * down_var + 2 * after * before * up * down
+    return after * up - before * down, total
+
+
+def _cuts(code: Code, mean: Tensor) -> Iterator[Tensor]:
+    """Where a program with tensors bends, of steps whose arguments are affine in its value."""
+    at = [code.values(torch.full_like(mean, k)) for k in (0, 1, 2)]
+    for number, step in enumerate(code.steps):
+        for marks in zip(*(list(_marks(step, values[: number + 1])) for values in at), strict=True):
+            zero, one, two = (mark for _, mark in marks)
+            slope = one - zero
+            usable = ((two - one - slope).abs() <= 1e-5 * slope.abs()) & (slope != 0)
+            yield torch.where(usable, -zero / torch.where(usable, slope, 1), mean).to(mean.dtype).expand(mean.shape)
+
+
+def _note(code: Code) -> None:
+    if not are_heard():
+        return
+    rule = _text(code.steps) if len(code.steps) <= 12 else f"{code.steps[-1][0]}(…)"
+    name = f"my_{code.steps[-1][0]}"
+    note(f"{rule}: integrated by quadrature; the rule Rule({name!r}, f={rule}) would make it exact and fast")
+
+
+_SIGNS = {"add": "+", "sub": "-", "rsub": "-", "mul": "*", "div": "/", "rdiv": "/", "pow": "**"}
+
+
+def _text(steps: Steps) -> str:
+    """The program as a formula in x."""
+    texts = ["x"]
+
+    def word(arg: Any) -> str:
+        if type(arg) is tuple:
+            return texts[arg[1]] if arg[0] == "value" else "c"
+        return f"{arg:.6g}" if isinstance(arg, float) else str(arg)
+
+    for name, args, _ in steps:
+        own = list(map(word, args))
+        left, *rest = own[::-1] if name in ("rsub", "rdiv") else own
+        is_sign = name in _SIGNS and len(rest) == 1
+        texts.append(f"({left} {_SIGNS[name]} {rest[0]})" if is_sign else f"{name}({', '.join(own)})")
+    return texts[-1]

@@ -10,50 +10,49 @@ uses ``ap2`` in training and ``controlled`` in evaluation, which is right for an
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, ClassVar, Final, Literal, cast, get_args
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
-from momentgen.laws import by_default, einops, lost, out_of_range
-from momentgen.laws.accuracy import ACCURACY, Accuracy, asked
-from momentgen.laws.context import seen_by_compiler, within
+from momentgen.laws.accuracy import Accuracy
+from momentgen.laws.debug import refuse as refuse_out_of_range
+from momentgen.laws.dispatch import RECORDING, explained
 from momentgen.laws.draws import STARTED, Draws, TracedDraws
-from momentgen.laws.eager import Eagerly
-from momentgen.laws.law import laws_in
-from momentgen.laws.methods import ALL, Propagation
+from momentgen.laws.law import Law, laws_in
+from momentgen.laws.methods import (
+    ALL,
+    DEFAULT,
+    METHODS,
+    TRACING,
+    Method,
+    Propagation,
+    by_flag,
+    chosen,
+    current_method,
+    known,
+    method,
+)
 from momentgen.laws.nests import hidden, mapped
-from momentgen.laws.sources import remembered, with_sources
-from momentgen.laws.twins import check_flags
-from momentgen.laws.values import check, described, lower
+from momentgen.laws.twins import OUTSIDE, check_flags
+from momentgen.laws.values import check, described, lower, remembered, with_sources
 from momentgen.laws.weights import RUN
 from momentgen.runtime import Moments
 from momentgen.runtime.dynamo import graph_break, keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = [
-    "METHODS",
-    "Border",
-    "Method",
-    "current_method",
-    "entered",
-    "inside",
-    "method",
-    "run",
-    "set_method",
-]
-
-Method = Literal["ap1", "ap2", "sample", "local", "controlled"]
-#: what a user may ask for.
-METHODS: Final[tuple[str, ...]] = get_args(Method)
-#: of a network for which no method is said; users say None
-DEFAULT: Final = "default"
+    "METHODS", "Border", "Method", "current_method", "entered", "inside", "method", "run", "set_method",
+]  # fmt: skip
 
 #: methods that run a network several times, in eager mode: of the network (for errors), its code, and its arguments
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}
@@ -64,102 +63,7 @@ _NOT_COMPILED: Final = (
     f"({SITE}/networks/ says what that loses)"
 )
 
-_method: ContextVar[str] = ContextVar("momentgen_method")
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
-
-
-class _Tracing:
-    """What is in force in code that ``torch.compile`` traces, which cannot set a context variable.
-
-    Attributes:
-        depth: how deep inside a network it is; always 0 outside.
-        method: of a context that was entered in traced code; always None outside.
-    """
-
-    def __init__(self) -> None:
-        # Of the object: torch.compile guards on whether they are there, and writes them.
-        self.depth = 0
-        self.method: str | None = None
-
-
-_seen: Any = seen_by_compiler(_method)
-_tracing = _Tracing()
-
-
-class method:  # noqa: N801 - a context manager, named as it is used
-    """How networks that are called within the context propagate.
-
-    Args:
-        name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
-            ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``:
-            everything random is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, except that
-            outputs of linear maps and convolutions are drawn in place of random weights (local reparameterisation,
-            Kingma et al. 2015).  ``controlled``: means and covariance by draws of the plain network with a linear map
-            as control variate, and their standard errors.  It is the default of evaluation.
-        rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
-        max_rows: of ``controlled``: the largest number of draws; 0 for the linear answer alone, which has no error.
-        seed: of ``controlled``: of the draws.
-        memory: of ``controlled``: bytes that a call may take beside the network.  A batch that takes more is divided,
-            down to single examples.  None for 256 MiB, or eight times a plain call where that is more.
-
-    A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
-    It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
-
-    Raises:
-        InputError: for another name, a bad accuracy, or an accuracy for another method than ``controlled``.
-
-    >>> import torch, momentgen
-    >>> layer = momentgen.nn.ReLU()
-    >>> x = momentgen.Moments(torch.zeros(1), torch.ones(1))
-    >>> with momentgen.method("ap1"):
-    ...     layer(x).mean
-    tensor([0.])
-    >>> layer(x).mean
-    tensor([0.3989])
-    """
-
-    def __init__(
-        self,
-        name: Method,
-        *,
-        rtol: float | None = None,
-        max_rows: int | None = None,
-        seed: int | None = None,
-        memory: int | None = None,
-    ) -> None:
-        _known(name)
-        self._name: str = name
-        accuracy = asked("method", name, rtol, max_rows, seed, memory)
-        self._set = [within(_method, name), *([] if accuracy is None else [within(ACCURACY, accuracy)])]
-        self._outer: list[str | None] = []
-
-    def __enter__(self) -> None:
-        if torch.compiler.is_dynamo_compiling():
-            self._outer.append(_tracing.method)
-            _tracing.method = self._name
-        else:
-            for one in self._set:
-                one.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        if torch.compiler.is_dynamo_compiling():
-            _tracing.method = self._outer.pop()
-        else:
-            for one in self._set:
-                one.__exit__()
-
-
-def _known(name: str) -> None:
-    if name not in METHODS:
-        raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
-
-
-def current_method(own: str | None = None) -> str:
-    """The method in force: the context's, else the network's ``own``, else ``ap2``."""
-    if torch.compiler.is_dynamo_compiling() and _tracing.method is not None:
-        return _tracing.method
-    found = _seen.value
-    return own or "ap2" if found is _seen else cast(str, found)
 
 
 # ------------------------------------------------------------------------ lift
@@ -187,7 +91,7 @@ def _lift_value(where: object, value: Any, used: Propagation, training: bool, se
 def inside() -> bool:
     """Whether a network is running on laws: what is called then is a part of it."""
     if torch.compiler.is_dynamo_compiling():
-        return _tracing.depth > 0
+        return TRACING.depth > 0
     return _inside.get(False)
 
 
@@ -203,8 +107,13 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
     """
     if torch.compiler.is_compiling():
         return _run(where, forward, own, args, kwargs)
-    _check_hidden(where, args, kwargs)
-    if isinstance(where, torch.nn.Module):
+    for value in hidden((*args, *kwargs.values())):
+        raise InputError(
+            f"{described(where)}: expected moments as arguments or in containers, got some that a "
+            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
+            "of their own"
+        )
+    if OUTSIDE in getattr(where, "__dict__", ()):
         check_flags(where)
     with Eagerly():
         return _run(where, forward, own, args, kwargs)
@@ -213,7 +122,7 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
 def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = current_method(own)
     if name == DEFAULT:
-        name = by_default.chosen(where, args, kwargs)
+        name = chosen(where, args, kwargs)
     remember = remembered(name, forward, args, kwargs)
     forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
@@ -221,7 +130,9 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)
-    return lower(_in_range(where, forward, args, kwargs, out), wide=True)
+    if not torch.compiler.is_compiling():
+        refuse_out_of_range(where, out, (args, kwargs), functools.partial(_on_laws, where, forward, name, args, kwargs))
+    return lower(out, wide=True)
 
 
 @graph_break(_NOT_COMPILED)
@@ -241,24 +152,6 @@ def _propagated(
         return run(where, forward, args, kwargs)
 
 
-def _in_range(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-    """What a deterministic method returned; raises where its dtype does not hold the variances."""
-    if not torch.compiler.is_compiling():
-        again = functools.partial(_on_laws, where, forward, "ap2", args, kwargs)
-        out_of_range.refuse(where, out, (args, kwargs), again)
-    return out
-
-
-def _check_hidden(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise for moments that an argument holds where they cannot be replaced."""
-    for value in hidden((*args, *kwargs.values())):
-        raise InputError(
-            f"{described(where)}: expected moments as arguments or in containers, got some that a "
-            f"{type(value).__name__} holds, where they would count as nothing: {value!r:.80}. Pass them as arguments "
-            "of their own"
-        )
-
-
 def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``forward`` makes of laws of the arguments by the method ``name``."""
     training = bool(getattr(where, "training", False))
@@ -270,14 +163,14 @@ def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any
 
     lifted, named = mapped(lift, args), mapped(lift, kwargs)
     if torch.compiler.is_dynamo_compiling():
-        _tracing.depth += 1
+        TRACING.depth += 1
         if used.is_drawn:
             out = forward(*lifted, **named)
         else:
             keep_order_of_products()
             with TracedDraws(used.noise):
                 out = forward(*lifted, **named)
-        _tracing.depth -= 1
+        TRACING.depth -= 1
         return out
     # A single layer or function draws nothing that a law does not meet.
     single = getattr(where, "DEFAULT", None) != DEFAULT
@@ -285,36 +178,86 @@ def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any
         return forward(*lifted, **named)
 
 
-class entered:  # noqa: N801 - a context manager, named as it is used
+#: einops finds backends among subclasses, which live only while somebody holds them; None while it does not know laws
+_backend: type | None = None
+
+
+def _tell_einops() -> None:
+    """Tell einops, which is loaded, of laws: it asks a list of backends which one a value belongs to."""
+    global _backend
+    from einops._backends import TorchBackend  # type: ignore[import-not-found, unused-ignore]
+
+    class LawBackend(TorchBackend):  # type: ignore[misc, unused-ignore]
+        framework_name = "momentgen"
+
+        def is_appropriate_type(self, tensor: Any) -> bool:
+            return isinstance(tensor, Law)
+
+        def is_float_type(self, x: Any) -> bool:
+            return bool(x.dtype.is_floating_point)
+
+    _backend = LawBackend
+
+
+_stance_lock = threading.Lock()
+#: how many contexts are entered, in all threads
+_eager_depth = 0
+#: goes back to what was in force before the first of them
+_stance_before: Any = None
+
+
+class Eagerly:
+    """Within the context, what ``torch.compile`` has compiled runs as it was written, in all threads of the process.
+
+    A network may call compiled functions.  ``torch.compile`` would trace the modes of torch functions in which a
+    network runs, which takes minutes and may fail.
+
+    Nothing is done where nothing can have been compiled, or where a compiler runs this very code.
+    """
+
+    def __enter__(self) -> None:
+        global _eager_depth, _stance_before
+        loaded = "torch._dynamo.eval_frame" in sys.modules
+        self._entered = loaded and torch._C._dynamo.eval_frame.get_eval_frame_callback() in (None, False)
+        if self._entered:
+            with _stance_lock:
+                _eager_depth += 1
+                if _eager_depth == 1:
+                    _stance_before = torch.compiler.set_stance("force_eager")
+
+    def __exit__(self, *_: object) -> None:
+        global _eager_depth, _stance_before
+        if self._entered:
+            with _stance_lock:
+                _eager_depth -= 1
+                if _eager_depth == 0:
+                    _stance_before.__exit__(None, None, None)
+                    _stance_before = None
+
+
+@contextlib.contextmanager
+def entered(draws: Draws | None = None) -> Iterator[None]:
     """Within the context a network runs on laws: what is called is a part of it.
 
     Args:
         draws: what becomes of draws that meet no law; None to leave them as they are.
     """
-
-    def __init__(self, draws: Draws | None = None) -> None:
-        self._draws = draws
-
-    def __enter__(self) -> None:
-        if not einops.registered and "einops" in sys.modules:
-            einops.register()
-        self._set = [within(_inside, True), within(RUN, {}), within(lost.RECORDING, torch.is_grad_enabled())]
-        if self._draws is not None:
-            self._set.append(within(STARTED, torch.get_rng_state()))
-        for one in self._set:
-            one.__enter__()
-        if self._draws is not None:
-            self._draws.__enter__()
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self._draws is not None:
-            self._draws.__exit__(kind, error, trace)
-        for one in self._set:
-            one.__exit__()
-        if isinstance(error, RuntimeError | TypeError) and not isinstance(error, MomentgenError):
-            explained = lost.explained(error)
-            if explained is not None:
-                raise explained from error
+    if _backend is None and "einops" in sys.modules:
+        _tell_einops()
+    values: dict[ContextVar[Any], Any] = {_inside: True, RUN: {}, RECORDING: torch.is_grad_enabled()}
+    values |= {} if draws is None else {STARTED: torch.get_rng_state()}
+    tokens = [(variable, variable.set(value)) for variable, value in values.items()]
+    try:
+        with draws or contextlib.nullcontext():
+            yield
+    except (RuntimeError, TypeError) as error:
+        found = None if isinstance(error, MomentgenError) else explained(error)
+        if found is None:
+            raise
+        raise found from error
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)
 
 
 class Border:
@@ -346,8 +289,8 @@ class Border:
         if self.DEFAULT != DEFAULT:
             return found
         mode = "training" if getattr(self, "training", False) else "evaluation"
-        by_flag = f"{by_default.by_flag(mode == 'training')}, the default in {mode} mode"
-        return f"{found}  # method: {self.propagation or by_flag}"
+        usual = f"{by_flag(mode == 'training')}, the default in {mode} mode"
+        return f"{found}  # method: {self.propagation or usual}"
 
     def _cross_border(self, inner: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call ``inner`` on laws and hand back moments; inside a network, on what comes."""
@@ -370,8 +313,42 @@ def set_method(module: torch.nn.Module, name: Method | None) -> torch.nn.Module:
         InputError: for another name.
     """
     if name is not None:
-        _known(name)
+        known(name)
     for part in module.modules():
         if isinstance(part, Border):
             part.propagation = name
     return module
+
+
+@functools.cache
+def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    """A class of modules with the border before its forward."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._cross_border(self._forward_inside, args, kwargs)
+
+    # torch.compile keeps eight versions of one piece of code: each class has its own.
+    forward.__code__ = forward.__code__.replace(co_qualname=f"Moments{kind.__name__}.forward")
+    with contextlib.suppress(TypeError, ValueError):  # torch.export goes by the names of the arguments
+        forward.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]
+    body = {
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,  # transformers looks its models up by str(type(model))
+        "__reduce_ex__": _reduce,
+        "forward": forward,
+    }
+    if kind.__name__ == "OptimizedModule":  # of torch.compile, which would compile a copy anew
+        body["_initialize"] = lambda self: None
+    return type(f"Moments{kind.__name__}", (Border, kind), body)
+
+
+def _reduce(self: Any, protocol: int) -> tuple[Any, ...]:
+    own = getattr(type(self), "__getstate__", None)
+    state = dict(self.__dict__) if own in (None, getattr(object, "__getstate__", None)) else self.__getstate__()
+    return _rebuilt, (type(self).__mro__[2],), state
+
+
+def _rebuilt(kind: type[torch.nn.Module]) -> Any:
+    made = behind_border(kind)  # type: ignore[arg-type]
+    return object.__new__(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.context import within
 from momentgen.laws.controlled.shares import BY_DRAWS, Contributions, Shares
-from momentgen.laws.convert import convert
-from momentgen.laws.functions import Function
+from momentgen.laws.convert import Function, convert, parameters
 from momentgen.laws.nests import leaves_of
+from momentgen.laws.notes import within
 from momentgen.pictures import of_shares
 from momentgen.runtime import JointMoments, Moments, terms_of
 
@@ -84,19 +83,14 @@ class Budget:
         Args:
             at: index of the value; None for the first one.
         """
+        shares = {"first": self.first, "first_error": self.first_error}
+        if self.total is not None and self.total_error is not None:
+            shares |= {"total": self.total, "total_error": self.total_error}
         place = self._place(at)
-        found = []
+        found: list[dict[str, Any]] = []
         for group, name in enumerate(self.names):
-            where = (group, *place)
-            row = {
-                "input": name,
-                "slope": float(self.slope[where]),
-                "first": float(self.first[where]),
-                "first_error": float(self.first_error[where]),
-            }
-            if self.total is not None and self.total_error is not None:
-                row |= {"total": float(self.total[where]), "total_error": float(self.total_error[where])}
-            found.append(row)
+            numbers = {key: float(value[group, *place]) for key, value in {"slope": self.slope, **shares}.items()}
+            found.append({"input": name, **numbers})
         return sorted(found, key=lambda row: -row.get("total", abs(row["first"])))
 
     def table(self, at: int | tuple[int, ...] | None = None) -> str:
@@ -108,18 +102,17 @@ class Budget:
         place, rows = self._place(at), self.rows(at)
         mean, std = (float(part.detach()[place]) for part in (self.out.mean, self.out.std))
         wide = max(len("input"), *(len(name) for name in self.names))
-        title = "covariance" if self.dependent else "first order"
-        lines = [f"output{list(place) if place else ''}: {mean:.6g} ± {std:.3g}", ""]
-        total = "" if self.total is None else f"  {'total':>15}"
-        lines.append(f"{'input':{wide}}  {'slope':>10}  {title:>15}{total}")
+
+        def line(name: str, slope: str, *shares: str) -> str:
+            return f"{name:{wide}}  {slope:>10}" + "".join(f"  {share:>15}" for share in shares)
+
+        heads = ["covariance" if self.dependent else "first order", *([] if self.total is None else ["total"])]
+        lines = [f"output{list(place) if place else ''}: {mean:.6g} ± {std:.3g}", "", line("input", "slope", *heads)]
         for row in rows:
-            slope = "" if math.isnan(row["slope"]) else f"{row['slope']:.3g}"
-            shares = [(row["first"], row["first_error"])]
-            shares += [(row["total"], row["total_error"])] if "total" in row else []
-            texts = "".join(f"  {f'{100 * value:.1f} ± {100 * error:.1f} %':>15}" for value, error in shares)
-            lines.append(f"{row['input']:{wide}}  {slope:>10}{texts}")
+            shares = [f"{100 * row[k]:.1f} ± {100 * row[f'{k}_error']:.1f} %" for k in ("first", "total") if k in row]
+            lines.append(line(row["input"], "" if math.isnan(row["slope"]) else f"{row['slope']:.3g}", *shares))
         if float(self.own[place]):
-            lines.append(f"{'(the network)':{wide}}  {'':>10}  {f'{100 * float(self.own[place]):.1f} %':>15}")
+            lines.append(line("(the network)", "", f"{100 * float(self.own[place]):.1f} %"))
         lines += ["", f"{100 * float(self.nonlinear[place]):.1f} % of the variance is not linear in the inputs"]
         if self.dependent:
             lines.append("inputs are correlated: shares are covariances with the output, of the linear part")
@@ -196,8 +189,7 @@ def budget(
     """
     network = convert(f, "controlled", **options)
     out = network(*inputs)
-    contributions = _contributions(out)
-    if contributions is None:  # as of nodes, which have no linear part
+    if (contributions := _contributions(out)) is None:  # as of nodes, which have no linear part
         with within(BY_DRAWS, True):
             contributions = _contributions(network(*inputs))
     if contributions is None:
@@ -223,11 +215,7 @@ def _contributions(out: Any) -> Callable[[], Contributions] | None:
 
 def _values(f: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[list[str]]:
     """Of each source of noise, in the order of the arguments, the names of its values, or one of all."""
-    try:
-        code = f.forward if isinstance(f, torch.nn.Module) else f
-        given = list(inspect.signature(code).parameters)
-    except (TypeError, ValueError):  # of a builtin
-        given = []
+    given = list(parameters(f.forward if isinstance(f, torch.nn.Module) else f))
     met: dict[int, list[tuple[int | None, str]]] = {}
     for place, value in enumerate(inputs):
         name = given[place] if place < len(given) else f"argument {place + 1}"
@@ -271,7 +259,8 @@ def _labels(
             names.append(", ".join(own))
         elif groups == "value":
             labels.append(torch.arange(size) + len(names))
-            names += own if len(own) == size else [f"{own[0]}{list(_index(value, shape))}" for value in range(size)]
+            indices = itertools.product(*map(range, shape))
+            names += own if len(own) == size else [f"{own[0]}{list(index)}" for index in indices]
         elif groups == "channel":
             first = shape[0] if len(shape) else 1
             labels.append((torch.arange(first) + len(names)).repeat_interleave(size // max(first, 1)))
@@ -279,7 +268,3 @@ def _labels(
         else:
             raise InputError(f'budget: expected groups "value", "argument", "channel", or tensors, got {groups!r}')
     return labels, names
-
-
-def _index(value: int, shape: torch.Size) -> tuple[int, ...]:
-    return tuple(int(part) for part in torch.unravel_index(torch.tensor(value), shape))

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws import affine
-from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.coefficients import bind, bind_norm, for_each
+from momentgen.laws.diagonal import Diagonal, diagonal, register_pytree
 from momentgen.laws.law import MomentsOf, Rule, laws_in, new_law, rule, rule_of
-from momentgen.laws.pytrees import register_pytree
+from momentgen.laws.notes import unsupported
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Moments
 
 __all__ = ["Channels", "channels"]
@@ -97,11 +96,11 @@ def _linear(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _over_window(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Every place of a window has the same statistics; where windows stand does not count."""
     if entry.name.startswith("conv"):
-        bound = affine.bind(entry.name, args[1:], kwargs)
+        bound = bind(entry.name, args[1:], kwargs)
         rest: dict[str, Any] = {name: bound[name] for name in ("weight", "bias", "groups") if name in bound}
         window = rest["weight"].shape[2:]
     else:
-        window = affine.for_each(kwargs.get("kernel_size", args[1] if len(args) > 1 else None), int(entry.name[-2]))
+        window = for_each(kwargs.get("kernel_size", args[1] if len(args) > 1 else None), int(entry.name[-2]))
         rest = {"kernel_size": window}
     places = (part.view(1, -1, *[1] * len(window)).expand(-1, -1, *window) for part in args[0].moments())
     return _as_diagonal(entry, diagonal(*places), **rest)
@@ -125,7 +124,7 @@ def _pad(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @rule(Channels, "batch_norm")
 def _batch_norm(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    bound = affine.bind_norm(entry.call, args[1:], kwargs)
+    bound = bind_norm(entry.call, args[1:], kwargs)
     if bound.get("training"):  # the data set's own statistics are those of the batch
         mean, var = args[0].moments()
         bound |= {"running_mean": mean, "running_var": var, "training": False}

@@ -17,11 +17,44 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.affine import for_each
-from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.root import at_least
+from momentgen.laws.table import names
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["is_linear_map", "neighbours", "noise_of_weight"]
+__all__ = ["bind", "bind_norm", "for_each", "is_linear_map", "neighbours", "noise_of_weight"]
+
+
+_CONV = names("weight bias stride padding dilation groups")
+_TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
+_AVERAGE = names("kernel_size stride padding ceil_mode count_include_pad divisor_override")
+#: names of the arguments after the first
+SIGNATURES: dict[str, tuple[str, ...]] = {
+    **{f"conv{d}d": _CONV for d in (1, 2, 3)}, **{f"conv_transpose{d}d": _TRANSPOSED for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _AVERAGE for d in (1, 2, 3)}, **{f"adaptive_avg_pool{d}d": ("output_size",) for d in (1, 2, 3)},
+    "linear": names("weight bias"), "mean": names("dim keepdim"), "sum": names("dim keepdim"), "cumsum": ("dim",),
+    "interpolate": names("size scale_factor mode align_corners recompute_scale_factor antialias"),
+    "pad": names("pad mode value"), "fold": names("output_size kernel_size dilation padding stride"),
+    "layer_norm": names("normalized_shape weight bias eps"), "rms_norm": names("normalized_shape weight eps"),
+    "group_norm": names("num_groups weight bias eps"),
+}  # fmt: skip
+
+
+def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments after the first, by name."""
+    return {**dict(zip(SIGNATURES[name], args, strict=False)), **kwargs}
+
+
+def bind_norm(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The same of batch or instance norm, whose order in torch is not that of torch.nn.functional."""
+    parts = [("running_mean", "running_var"), ("weight", "bias")]
+    first, second = reversed(parts) if call in (torch.batch_norm, torch.instance_norm) else parts
+    return {**dict(zip((*first, *second, "training", "momentum", "eps"), args, strict=False)), **kwargs}
+
+
+def for_each(value: Any, dims: int) -> tuple[int, ...]:
+    """An argument of torch for each of ``dims`` dimensions: one number is that of all."""
+    found = tuple(value) if isinstance(value, tuple | list) else (value,)
+    return found * dims if len(found) == 1 else found
 
 
 def is_linear_map(name: str) -> bool:
@@ -40,15 +73,11 @@ def noise_of_weight(
 ) -> Tensor:
     """Variances of the outputs that come of the weight's noise.
 
+    They are outputs of ``call(mean, weight, **options)``, for inputs of that mean and *variance* (None: certain).
+
     Args:
-        call: the linear map or convolution of torch.
-        name: its name, as ``conv2d``.
-        mean: of the input.
-        var: *variance* of the input, of the same shape; None if it is certain.
-        weight_var: *variance* of the weight.
         neighbour: covariance of each element of the weight with the next one in flattened order, of the weight's shape.
             The last one of each output is ignored.  None for independent elements.
-        options: of the convolution (stride, padding, ...).
 
     Returns:
         Of the output's shape; in float32 where the inputs are of half precision and terms may cancel or vanish.
@@ -78,13 +107,6 @@ def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Ten
     A linear map takes one more product, with the products of neighbouring inputs.  A convolution of d dimensions takes
     up to d + 1 convolutions, one per kind of step from one element of a filter to the next.  Such steps go within a
     row, to the next row, ..., to the next channel.  All together have as many coefficients as the filter.
-
-    Args:
-        call: the linear map or convolution of torch.
-        name: its name.
-        mean: of the input; values of different places are independent.
-        neighbour: C, of the weight's shape.
-        options: of the convolution.
 
     Returns:
         Of the output's shape; None where no output has two weights.

@@ -1,25 +1,123 @@
-"""``convert``: a plain torch network behind the border, over the same parameters."""
+"""``convert``: a plain torch network, or a function of tensors, behind the border, over the same parameters."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.accuracy import Accuracy, asked
-from momentgen.laws.border import Border, Method, set_method
-from momentgen.laws.functions import Function, name_of, parameters
+from momentgen.laws.border import Border, Method, behind_border, set_method
 from momentgen.laws.law import Law
-from momentgen.laws.nests import leaves_of
+from momentgen.laws.nests import held_by_function, hidden, leaves_of
+from momentgen.laws.notes import DEFAULT_INSTEAD
 from momentgen.laws.twins import twin
-from momentgen.laws.unsupported import DEFAULT_INSTEAD
+from momentgen.runtime import Moments
 
-__all__ = ["convert", "propagate"]
+__all__ = ["Function", "convert", "name_of", "parameters", "propagate"]
+
+
+class Function(torch.nn.Module):
+    """A function as a module, whose parts are the modules that the function holds.
+
+    In evaluation mode unless all its parts train, so that a formula is answered by ``controlled``.
+
+    Args:
+        function: any callable of tensors.
+
+    Raises:
+        InputError: if it holds moments, which would count as certain.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        if hidden([function]):
+            raise InputError(f"convert: {name_of(function)} holds noisy values; {_AS_ARGUMENTS}")
+        self.parts = torch.nn.ModuleList(_modules(function))
+        self.function = function
+        self.parts.training = self.training = bool(self.parts) and all(part.training for part in self.parts)
+
+    def train(self, mode: bool = True) -> Function:
+        super().train(mode)
+        self.parts.training = self.training = mode and bool(self.parts)
+        return self
+
+    def extra_repr(self) -> str:
+        return name_of(self.function)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns.
+
+        Raises:
+            InputError: for moments, of noisy values that are no arguments.
+        """
+        found = self.function(*args, **kwargs)
+        if any(isinstance(leaf, Moments) for leaf in leaves_of(found)):
+            raise InputError(f"{name_of(self.function)} returned moments of a noisy value; {_AS_ARGUMENTS}")
+        return found
+
+
+_AS_ARGUMENTS: Final = "pass it as an argument: momentgen.propagate(lambda a, b: a * b, x, y)"
+
+
+def name_of(function: Any) -> str:
+    """What messages call a function."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def _modules(function: Any) -> list[torch.nn.Module]:
+    """The modules that a function holds: in its closure, defaults, globals, object, or bound arguments."""
+    found: dict[int, torch.nn.Module] = {}
+    seen: dict[int, Any] = {}
+
+    def look(value: Any) -> None:
+        if id(value) in seen:
+            return
+        seen[id(value)] = value
+        if isinstance(value, torch.nn.Module):
+            found[id(value)] = value
+        else:
+            for part in _held(value):
+                look(part)
+
+    look(function)
+    return list(found.values())
+
+
+def _held(value: Any) -> Iterable[Any]:
+    """What a function, bound method, partial, container, or callable object holds."""
+    if isinstance(value, types.FunctionType):
+        named = [value.__globals__.get(name) for name in _names(value.__code__)]
+        beside = [one for one in named if getattr(one, "__globals__", None) is value.__globals__]  # of the same file
+        return *(one for one in named if isinstance(one, torch.nn.Module)), *beside, *held_by_function(value)
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        return value.values()
+    return vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType) else ()
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names in a function and in those that it defines."""
+    inner = (part for part in code.co_consts if isinstance(part, types.CodeType))
+    return {*code.co_names}.union(*map(_names, inner))
+
+
+def parameters(f: Callable[..., Any]) -> Iterable[str]:
+    """The names of a function's arguments; none where Python does not know them."""
+    try:
+        return inspect.signature(f).parameters
+    except (TypeError, ValueError):  # of a builtin
+        return ()
 
 
 def convert(
@@ -83,9 +181,9 @@ def convert(
             module.accuracy = accuracy
         return module if method is None else set_method(module, method)
     if isinstance(module, torch.jit.ScriptModule):
-        module = Scripted(module)
+        module = _Held("scripted", module)
     elif isinstance(module, torch.fx.GraphModule) and module._forward_pre_hooks:
-        module = Exported(module)
+        module = _Held("exported", module)
     network = twin(module, {})
     network.__class__ = behind_border(type(module))  # type: ignore[arg-type]
     if "forward" in network.__dict__:  # replaced on the instance, as some libraries do
@@ -147,70 +245,29 @@ def propagate(
     return made(*inputs, **named)
 
 
-class Scripted(torch.nn.Module):
-    """A scripted module as the only part of a plain one, whose class can be put behind the border."""
+class _Held(torch.nn.Module):
+    """A scripted or exported module as the only part of a plain one, whose class can be put behind the border.
 
-    def __init__(self, scripted: torch.jit.ScriptModule) -> None:
+    Args:
+        name: of the attribute that holds it.
+        module: a scripted one, or that of an exported program, which checks what it is called with.
+    """
+
+    def __init__(self, name: str, module: torch.nn.Module) -> None:
         super().__init__()
-        self.scripted = scripted
-        self.training = scripted.training
+        self.add_module(name, module)
+        # The graph of an exported one is that of one mode, whatever its flag says.
+        self._name, self.training = name, name == "scripted" and module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the scripted module returns."""
-        return self.scripted(*args, **kwargs)
-
-
-class Exported(torch.nn.Module):
-    """A module of an exported program as the only part of a plain one: it checks what it is called with."""
-
-    def __init__(self, exported: torch.fx.GraphModule) -> None:
-        super().__init__()
-        self.exported = exported
-        self.training = False  # its graph is that of one mode, whatever its flag says
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the exported module returns.
+        """What the module returns.
 
         Raises:
-            UnsupportedError: for laws, which its graph of operators of ATen has no rules for.
+            UnsupportedError: for laws, which an exported graph of operators of ATen has no rules for.
         """
-        if any(isinstance(leaf, Law) for leaf in leaves_of((args, kwargs))):
+        if self._name == "exported" and any(isinstance(leaf, Law) for leaf in leaves_of((args, kwargs))):
             raise UnsupportedError(
                 "the module of an exported program takes tensors only; convert the network that was exported, or use "
                 f"a method that draws: {DEFAULT_INSTEAD}"
             )
-        return self.exported(*args, **kwargs)
-
-
-@functools.cache
-def behind_border(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
-    """A class of modules with the border before its forward."""
-
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._cross_border(self._forward_inside, args, kwargs)
-
-    # torch.compile keeps eight versions of one piece of code: each class has its own.
-    forward.__code__ = forward.__code__.replace(co_qualname=f"Moments{kind.__name__}.forward")
-    with contextlib.suppress(TypeError, ValueError):  # torch.export goes by the names of the arguments
-        forward.__signature__ = inspect.signature(kind.forward)  # type: ignore[attr-defined]
-    body = {
-        "__doc__": kind.__doc__,
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,  # transformers looks its models up by str(type(model))
-        "__reduce_ex__": _reduce,
-        "forward": forward,
-    }
-    if kind.__name__ == "OptimizedModule":  # of torch.compile, which would compile a copy anew
-        body["_initialize"] = lambda self: None
-    return type(f"Moments{kind.__name__}", (Border, kind), body)
-
-
-def _reduce(self: Any, protocol: int) -> tuple[Any, ...]:
-    own = getattr(type(self), "__getstate__", None)
-    state = dict(self.__dict__) if own in (None, getattr(object, "__getstate__", None)) else self.__getstate__()
-    return _rebuilt, (type(self).__mro__[2],), state
-
-
-def _rebuilt(kind: type[torch.nn.Module]) -> Any:
-    made = behind_border(kind)  # type: ignore[arg-type]
-    return object.__new__(made)
+        return self.get_submodule(self._name)(*args, **kwargs)

@@ -6,25 +6,34 @@ else by its kind.  Dispatch also does what all laws share: half precision, write
 
 Random values are never of half precision, which has too few digits for a variance, a difference of squares.  Tensors of
 half precision that meet them are taken in float32.
+
+A function of ``torch.autograd.Function`` that is handed laws would silently lose gradients (:func:`refuse`).  torch
+looks for tensors among the arguments of ``apply``, finds none in a law, and records nothing.  A law can only see that
+``forward`` is called without gradients, where the network was called with them.  ``apply`` itself is a Python function
+in some versions of torch and none in others, so it is not looked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from momentgen.errors import InputError
-from momentgen.laws import debug, lost
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws import debug
 from momentgen.laws.law import Law, laws_in, rule_of
-from momentgen.laws.reads import Reads
+from momentgen.laws.notes import unsupported
 from momentgen.laws.table import METHODS, TABLE, Entry
-from momentgen.laws.unsupported import unsupported
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["OVERWRITTEN", "call", "dispatch"]
+__all__ = ["OVERWRITTEN", "RECORDING", "call", "dispatch", "explained", "refuse"]
 
 #: functions that change a tensor's shape in place, as ``unsqueeze_``
 _RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
@@ -47,7 +56,7 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         UnsupportedError: if the law has no rule for the function.
     """
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        lost.refuse(func if entry is None else entry.name)
+        refuse(func if entry is None else entry.name)
     law: Law | None = None
     is_half = entry is not None and entry.name in _HALVING
     for value in args if not kwargs else (*args, *kwargs.values()):
@@ -71,7 +80,11 @@ def dispatch(entry: Entry | None, func: Any, args: tuple[Any, ...], kwargs: dict
         raise unsupported(entry, law)
     overwrites = entry.overwrites
     if entry.flag is not None:
-        args, kwargs, overwrites = _without_flag(entry.flag, args, kwargs)
+        overwrites = bool(kwargs.get("inplace", len(args) > entry.flag and args[entry.flag]))
+        if len(args) > entry.flag:
+            args = (*args[: entry.flag], False, *args[entry.flag + 1 :])
+        if "inplace" in kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
     if kwargs:
         if "out" in kwargs:
             if kwargs["out"] is not None:
@@ -124,18 +137,6 @@ _HALVING = frozenset(["half", "bfloat16"])
 _NUMPY = {"axis": "dim", "keepdims": "keepdim"}
 
 
-def _without_flag(
-    place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Arguments without ``inplace=True``, and whether it was there."""
-    if "inplace" in kwargs:
-        rest = {} if len(kwargs) == 1 else {name: value for name, value in kwargs.items() if name != "inplace"}
-        return args, rest, bool(kwargs["inplace"])
-    if len(args) > place:
-        return (*args[:place], False, *args[place + 1 :]), kwargs, bool(args[place])
-    return args, kwargs, False
-
-
 # ------------------------------------------------------------------- methods
 
 
@@ -162,8 +163,8 @@ def _method(name: str) -> Callable[..., Any]:
             return dispatch(METHODS.get(name), name, (self, *args), kwargs)
         mode = torch._C._pop_torch_function_stack()  # as where torch hands a function to a mode
         try:
-            if isinstance(mode, Reads):
-                mode.check(name, args, kwargs)
+            if (check := getattr(mode, "check", None)) is not None:  # of ``Reads``
+                check(name, args, kwargs)
                 return method(self, *args, **kwargs)
             return dispatch(METHODS.get(name), name, (self, *args), kwargs)
         finally:
@@ -188,3 +189,73 @@ def _complete(cls: Any) -> None:
 
 
 _complete(Law)
+
+
+#: whether the network that runs was called with gradients enabled
+RECORDING: ContextVar[bool] = ContextVar("momentgen_recording", default=False)
+
+_BORDER = f"{__name__.rpartition('.')[0]}.border"
+
+
+def _subclasses(base: Any) -> Iterator[Any]:
+    for function in base.__subclasses__():
+        yield function
+        yield from _subclasses(function)
+
+
+@functools.cache  # 0.5 ms; a class exists before its forward first runs
+def _function_of(code: CodeType) -> str | None:
+    """The full name of the ``torch.autograd.Function`` whose ``forward``, without decorators, has this code."""
+    for function in _subclasses(torch.autograd.Function):
+        forward = inspect.unwrap(function.forward)
+        if getattr(forward, "__code__", None) is code:
+            return f"{function.__module__}.{function.__qualname__}"
+    return None
+
+
+def refuse(name: str) -> None:
+    """Raise if the function ``name`` of a law, which runs without gradients, loses some that were asked for.
+
+    Raises:
+        UnsupportedError: if it is called by a reentrant checkpoint or another ``torch.autograd.Function``.
+    """
+    if not RECORDING.get():
+        return
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and not (frame.f_code.co_name == "run" and frame.f_globals.get("__name__") == _BORDER):
+        function = _function_of(frame.f_code)
+        if function is not None:
+            if function.endswith(".CheckpointFunction"):
+                raise UnsupportedError(
+                    f"{name} of a random value in a reentrant checkpoint, which would lose its gradients; pass "
+                    "use_reentrant=False to torch.utils.checkpoint.checkpoint"
+                )
+            raise UnsupportedError(
+                f"{name} of a random value in {function}.apply, whose backward "
+                "torch would not call. Write it with functions of torch, or build a rule and register it with "
+                "momentgen.laws.register_activation"
+            )
+        frame = frame.f_back
+
+
+#: in what torch says of a float64 value that meets a float32 one
+_MIXED = ("same dtype", "should be the same", "expected scalar type")
+
+
+def explained(error: Exception) -> UnsupportedError | InputError | None:
+    """The error of a function that was given a law or two precisions, as one that says what to write; else None."""
+    first = str(error).partition("\n")[0]
+    if "ouble" in first and any(words in first for words in _MIXED):
+        return InputError(
+            f"{first}. momentgen.noisy makes float64 of numbers and lists: write momentgen.noisy(torch.tensor(x), ...) "
+            "for a network in float32, or convert network.double()"
+        )
+    if not any(words in first for words in ("found type '", ", not ", "cannot convert", " is not an instance of ")):
+        return None
+    for law in (kind.__name__ for kind in _subclasses(Law)):
+        if f"'{law}'" in first or f"not {law}" in first or first.startswith(f"{law}("):
+            return UnsupportedError(
+                f"{first}: it takes tensors only, as a function by torch.jit.script does, or functional_call; a random "
+                f"value, {law}, needs the Python function of which it was made"
+            )
+    return None

@@ -15,7 +15,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
-from momentgen.runtime.inputs import least, readable
+from momentgen.runtime.inputs import HALVES, least, readable
 
 __all__ = ["Elements", "Noise", "refuse_lost", "with_distribution"]
 
@@ -55,11 +55,12 @@ class Elements(td.Distribution):
     def variance(self) -> Tensor:
         return self._stacked(part.variance for part in self.parts)
 
-    def sample(self, sample_shape: Any = ()) -> Tensor:
-        return torch.stack([part.expand(self.batch_shape[:-1]).sample(sample_shape) for part in self.parts], -1)
+    def sample(self, sample_shape: Any = (), by: str = "sample") -> Tensor:
+        own = (part.expand(self.batch_shape[:-1]) for part in self.parts)
+        return torch.stack([getattr(part, by)(sample_shape) for part in own], -1)
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
-        return torch.stack([part.expand(self.batch_shape[:-1]).rsample(sample_shape) for part in self.parts], -1)
+        return self.sample(sample_shape, "rsample")
 
 
 def _symmetric(base: td.Distribution) -> bool:
@@ -148,11 +149,7 @@ class Noise:
 def refuse_lost(name: str, given: Tensor, exact: Tensor, held: Tensor) -> None:
     """Raise where a dtype does not hold a variance to half of its digits.
 
-    Args:
-        name: what was given, for the message.
-        given: its numbers, of any shape.
-        exact: *variances* that they stand for, in their dtype or a wider one.
-        held: the same in the dtype of the values.
+    The numbers ``given`` stand for *variances*: ``exact`` in their dtype or a wider one, ``held`` in the values'.
 
     Raises:
         InputError: naming the first that is lost.
@@ -194,13 +191,15 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
     """The distribution with a draw for each value of ``x``."""
     event, batch = distribution.event_shape, distribution.batch_shape
     size = x.dim() - len(event)
-    if size < 0 or x.shape[size:] != event or len(batch) > size:
-        raise _unfit(x, distribution)
     try:
-        if torch.broadcast_shapes(batch, x.shape[:size]) != x.shape[:size]:
-            raise _unfit(x, distribution)
+        fits = size >= 0 and x.shape[size:] == event and torch.broadcast_shapes(batch, x.shape[:size]) == x.shape[:size]
     except RuntimeError:
-        raise _unfit(x, distribution) from None
+        fits = False
+    if not fits:
+        raise InputError(
+            f"noisy: a draw of the distribution, of batch shape {tuple(batch)} and event shape {tuple(event)}, does "
+            f"not broadcast to x of shape {tuple(x.shape)}"
+        )
     if batch == x.shape[:size]:
         return distribution
     try:
@@ -212,25 +211,13 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
         ) from None
 
 
-def _unfit(x: Tensor, distribution: td.Distribution) -> InputError:
-    return InputError(
-        f"noisy: a draw of the distribution, of batch shape {tuple(distribution.batch_shape)} and event shape "
-        f"{tuple(distribution.event_shape)}, does not broadcast to x of shape {tuple(x.shape)}"
-    )
-
-
 def _factor(covariance: Tensor, x: Tensor) -> Tensor:
     """A factor of the covariance of an example's values, flattened, of that of its events."""
-    wide = covariance.float() if x.dtype in (torch.float16, torch.bfloat16) else covariance
+    wide = covariance.float() if x.dtype in HALVES else covariance
     root = matrix_root((wide + wide.mT) / 2)[0].to(x.dtype)
-    size = root.shape[-1]
     if x.dim() == 1:
         return root
-    return _block_diagonal(root.expand(*x.shape[:-1], size, size).reshape(len(x), -1, size, size))
-
-
-def _block_diagonal(blocks: Tensor) -> Tensor:
-    """Matrices, shape ``(batch, count, n, n)``, along the diagonal of one for each of the batch."""
+    blocks = root.expand(*x.shape[:-1], *root.shape[-2:]).reshape(len(x), -1, *root.shape[-2:])
     batch, count, size, _ = blocks.shape
     eye = torch.eye(count, dtype=blocks.dtype, device=blocks.device)
     return torch.einsum("bcij,cd->bcidj", blocks, eye).reshape(batch, count * size, count * size)

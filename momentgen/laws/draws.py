@@ -5,12 +5,14 @@ their numbers would count as certain.  Within :class:`Draws`, a mode of torch fu
 is a law, and any other is refused.  What initialises parameters, such as those of lazy modules, is drawn as it is.
 
 ``torch.tensor`` and its like ask no law either; within the mode they hand it back.
+
+:class:`Reads` is a mode too, for random parameters.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Final
@@ -21,16 +23,76 @@ from torch import Tensor
 from torch.distributions.utils import _standard_normal
 from torch.overrides import TorchFunctionMode
 
-from momentgen.errors import UnsupportedError
-from momentgen.laws.diagonal import diagonal
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.diagonal import diagonal, point
 from momentgen.laws.dispatch import call, dispatch
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.point import point
+from momentgen.laws.notes import place, unsupported
 from momentgen.laws.rules import noise as moments_of_noise
-from momentgen.laws.table import TABLE, list_for_compile
-from momentgen.laws.unsupported import place, unsupported
+from momentgen.laws.table import METHODS, TABLE, list_for_compile
 
-__all__ = ["STARTED", "Draws", "TracedDraws"]
+__all__ = ["STARTED", "Draws", "Reads", "TracedDraws"]
+
+#: properties of a tensor that have its values; the others are its form
+_VALUES: Final = frozenset(("data", "T", "mT", "H", "mH", "real", "imag"))
+
+
+class Reads(TorchFunctionMode):
+    """Within the mode, functions that meet a plain parameter raise.
+
+    A random parameter takes the place of the plain one in the modules of a twin (:mod:`momentgen.laws.twins`), and in
+    what their attributes hold.  A global variable or another object may still lead to the plain network.  What reads a
+    plain parameter there would take it for certain.
+
+    Args:
+        plain: names of the plain parameters that are random, by the id of the tensor.
+
+    Raises:
+        InputError: from the network, where it computes with one of them.
+
+    >>> import torch
+    >>> weight = torch.nn.Parameter(torch.ones(1))
+    >>> with Reads({id(weight): "weight"}):
+    ...     weight.shape, 2 * weight
+    Traceback (most recent call last):
+    ...
+    momentgen.errors.InputError: ...
+    """
+
+    def __init__(self, plain: Mapping[int, str]) -> None:
+        super().__init__()
+        self._plain = plain
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.check(func, args, kwargs)
+        return func(*args) if kwargs is None else func(*args, **kwargs)
+
+    def check(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
+        """Raise if the function has a plain parameter among its arguments, or in lists among them."""
+        plain = self._plain
+        # Written out: this is the way of every function.
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if id(value) in plain:
+                self._refuse(func, plain[id(value)])
+            elif type(value) in (tuple, list):
+                for item in value:
+                    if id(item) in plain:
+                        self._refuse(func, plain[id(item)])
+
+    def _refuse(self, func: Any, name: str) -> None:
+        entry = METHODS.get(func) if isinstance(func, str) else TABLE.get(func)
+        asks_form = entry is not None and entry.kind == "query"
+        if getattr(func, "__name__", "") == "__get__":
+            asks_form = getattr(getattr(func, "__self__", None), "__name__", "") not in _VALUES
+        if not asks_form:
+            raise InputError(
+                f"{getattr(func, '__name__', func)}{place()}: expected the random value of the parameter {name!r}, got "
+                "that of the plain network, which a global variable or an object holds. Hold the part that reads it "
+                f"as an attribute of the network, or leave {name!r} out by randomise(..., only=...)"
+            )
+
 
 #: what noise makes of a certain value: ``Diagonal``, or None to take noise at its mean
 Noise = type[Law] | None
@@ -160,7 +222,9 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
         return func(*args, **kwargs)
     _check(entry.name, noise, kwargs)
-    if not entry.writes(args, kwargs) or _is_returned():
+    # What is written into may be new and handed back at once, as the normal numbers of distributions are.
+    is_returned = not torch.compiler.is_compiling() and sys._getframe(2).f_code is _FRESH
+    if not entry.writes(args, kwargs) or is_returned:
         return _value(noise, dispatch(entry, func, *_lifted(noise, args, kwargs)))
     if noise is not None:
         raise _refusal(entry.name, _IN_PLACE)
@@ -171,11 +235,6 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 #: makes a tensor, draws into it and hands it back
 _FRESH: Final = _standard_normal.__code__
-
-
-def _is_returned() -> bool:
-    """Whether what is written into is new and handed back at once, as the normal numbers of distributions are."""
-    return not torch.compiler.is_compiling() and sys._getframe(3).f_code is _FRESH
 
 
 def _lifted(noise: Noise, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -208,14 +267,14 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
     return rule
 
 
-def _normal_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    mean = torch.zeros(*args, **kwargs)
-    return mean, torch.ones_like(mean)
+def _of_zeros(first: float, second: float) -> Rule:
+    """The rule of a function that takes what ``torch.zeros`` takes: mean and *variance* of each number."""
 
+    def moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        zero = torch.zeros(*args, **kwargs)
+        return zero + first, zero + second
 
-def _uniform(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    zero = torch.zeros(*args, **kwargs)
-    return zero + 0.5, zero + 1 / 12
+    return _created(moments)
 
 
 def _normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -282,7 +341,7 @@ def _rules() -> dict[Any, Rule]:
     }
     for space in (torch, F, Tensor):
         rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
-    rules.update({torch.randn: _created(_normal_numbers), torch.rand: _created(_uniform)})
+    rules.update({torch.randn: _of_zeros(0.0, 1.0), torch.rand: _of_zeros(0.5, 1 / 12)})
     rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
     return rules | dict.fromkeys(_CONVERSIONS, _converted)
 

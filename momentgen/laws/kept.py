@@ -108,7 +108,6 @@ _NONE: Final = object()
 
 
 def _has_values(value: Tensor) -> bool:
-    """Whether the values of a tensor can be compared."""
     return value.layout is torch.strided and not value.is_meta and not value.is_quantized and not value.is_nested
 
 

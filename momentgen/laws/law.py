@@ -4,7 +4,7 @@ torch calls ``__torch_function__`` of every argument that has one.  So a plain n
 tracing and without layers of its own.  All laws share this module: shape and dtype, what a value remembers, and writing
 in place.
 
-- One module per law has what is known of a value (:mod:`~momentgen.laws.point`, :mod:`~momentgen.laws.diagonal`, ...).
+- One module per law has what is known of a value (:mod:`~momentgen.laws.diagonal`, ...).
 - :mod:`~momentgen.laws.rules` has the rules.
 - :mod:`~momentgen.laws.dispatch` leads torch's functions to them.
 
@@ -23,21 +23,12 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.notes import COMPLEX_INSTEAD, place, unsupported
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import COMPLEX_INSTEAD, place, unsupported
 
 __all__ = [
-    "History",
-    "Later",
-    "Law",
-    "MomentsOf",
-    "Rule",
-    "laws_in",
-    "new_law",
-    "remember",
-    "rule",
-    "rule_of",
-]
+    "History", "Later", "Law", "MomentsOf", "Rule", "laws_in", "new_law", "remember", "rule", "rule_of",
+]  # fmt: skip
 
 #: mean and variance of a function of one value, from those of the value
 MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -70,6 +61,15 @@ class History(NamedTuple):
     seen: tuple[tuple[Law | Tensor, int], ...]
     later: Later | None = None
 
+    def known(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
+        """The call, while no argument has been written to."""
+        for value, version in self.seen:
+            if isinstance(value, Law) and value._view is not None:
+                value._refresh()
+            if value._version != version:
+                return None
+        return self.call
+
 
 def _of_form(name: str) -> Any:
     """A property of a law: that of the tensor of its form."""
@@ -86,7 +86,7 @@ class Law:
 
     # One layout for all laws: a law that is written to may become another.
     __slots__ = (
-        "__weakref__", "_history", "_mean", "_noise", "_var", "_version", "_view",
+        "__weakref__", "_history", "_mean", "_noise", "_programs", "_var", "_version", "_view",
     )  # fmt: skip
 
     RANK: ClassVar[int] = 0
@@ -100,6 +100,8 @@ class Law:
     _var: Any
     #: how it was made, where that is worth remembering
     _history: History | None
+    #: what :mod:`~momentgen.laws.programs` has found of it
+    _programs: Any
     #: (base, entry, args, kwargs, place among the results, the base's version) of a view
     _view: tuple[Law, Entry, tuple[Any, ...], dict[str, Any], int | None, int] | None
     #: how often it has been written to
@@ -132,31 +134,13 @@ class Law:
     def requires_grad(self) -> bool:
         return any(part.requires_grad for part in self._parts())
 
-    @property
-    def T(self) -> Any:  # noqa: N802 - torch's name
-        return self.permute(list(range(self.ndim - 1, -1, -1)))
-
-    @property
-    def mT(self) -> Any:  # noqa: N802
-        return self.transpose(-2, -1)
-
+    T: Any = property(lambda self: self.permute(list(range(self.ndim - 1, -1, -1))))
+    mT: Any = property(lambda self: self.transpose(-2, -1))  # noqa: N815 - torch's name
     mH = mT  # noqa: N815
-
-    @property
-    def H(self) -> Any:  # noqa: N802
-        return self.t() if self.ndim else self
-
-    @property
-    def data(self) -> Any:
-        return self.detach()
-
-    @property
-    def real(self) -> Any:
-        return torch.real(self) if self.dtype.is_complex else self  # type: ignore[arg-type]
-
-    @property
-    def imag(self) -> Any:
-        return torch.imag(self)  # type: ignore[arg-type]
+    H: Any = property(lambda self: self.t() if self.ndim else self)
+    data: Any = property(lambda self: self.detach())
+    real: Any = property(lambda self: torch.real(self) if self.dtype.is_complex else self)
+    imag: Any = property(lambda self: torch.imag(self))
 
     # Asked for at every layer: without dispatch.
     def dim(self) -> int:
@@ -194,11 +178,6 @@ class Law:
     # -------------------------------------------------------------- history
 
     @property
-    def _of(self) -> Law | None:
-        """The law that this one is a function of."""
-        return None if self._history is None else self._history.of
-
-    @property
     def _depth(self) -> int:
         """How many functions lie between this and the last value without a source."""
         return 0 if self._history is None else self._history.depth
@@ -206,19 +185,7 @@ class Law:
     @property
     def _made(self) -> tuple[Entry, tuple[Any, ...], dict[str, Any]] | None:
         """The call of which this is the result, while no argument has been written to."""
-        if self._history is None:
-            return None
-        for value, version in self._history.seen:
-            if isinstance(value, Law) and value._view is not None:
-                value._refresh()
-            if value._version != version:
-                return None
-        return self._history.call
-
-    @property
-    def _source(self) -> Law | None:
-        """The law that this one is a function of, while the call that made it is known."""
-        return None if self._made is None else self._of
+        return None if self._history is None else self._history.known()
 
     # ---------------------------------------------------------------- parts
 
@@ -267,7 +234,7 @@ class Law:
         if new is self or new._made is None or torch.compiler.is_compiling():
             return self._assign(new)
         old = self._like(*self._parts())
-        old._history = self._history
+        old._history, old._programs = self._history, self._programs
         (entry, args, kwargs), of, depth = cast(History, new._history)[:3]
         self._assign(new)
         args = tuple([old if value is self else value for value in args])
@@ -349,7 +316,7 @@ def new_law(kind: type[Law], mean: Tensor, var: Tensor | None = None) -> Any:
         )
     law = kind.__new__(kind)
     law._mean, law._var = mean, var
-    law._history = law._view = law._noise = None
+    law._history = law._programs = law._view = law._noise = None
     law._version = 0
     return law
 
@@ -380,6 +347,7 @@ def _become(law: Law, kind: type[Law], parts: tuple[Tensor, ...]) -> None:
         law.__class__ = kind
     law._mean = parts[0]
     law._var = parts[1] if len(parts) > 1 else None
+    law._programs = None
 
 
 # ----------------------------------------------------------------- arguments

@@ -1,25 +1,34 @@
-"""The methods: for each, how inputs and random parameters enter a network, and what its result says."""
+"""The methods: for each, how inputs and random parameters enter a network, what its result says, and which is in force.
+
+A context says it, else the network, else its training flag.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, cast, get_args
 
+import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.accuracy import ACCURACY, asked
+from momentgen.laws.diagonal import Diagonal, diagonal, point
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
-from momentgen.laws.local import local
-from momentgen.laws.notes import note
-from momentgen.laws.point import point
+from momentgen.laws.nests import leaves_of
+from momentgen.laws.notes import note, seen_by_compiler, within
 from momentgen.laws.values import draw
-from momentgen.laws.weights import checked, drawn_weight, independent_weight
+from momentgen.laws.weights import controlled_weight, drawn_weight, independent_weight, local
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["ALL", "Propagation"]
+__all__ = [
+    "ALL", "DEFAULT", "METHODS", "TRACING", "Method", "Propagation", "TrainingModeWarning", "by_flag", "chosen",
+    "current_method", "known", "method",
+]  # fmt: skip
 
 #: what stands for a random parameter: of its mean, and functions for *variance*, covariances of neighbours, one draw
 WeightOf = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor | None], Callable[[], Tensor]], Any]
@@ -75,19 +84,6 @@ def _independent(value: Moments) -> Law:
     return diagonal(value.mean, value.var)
 
 
-def _local(
-    mean: Tensor, var: Callable[[], Tensor], neighbour: Callable[[], Tensor | None], sample: Callable[[], Tensor]
-) -> Law:
-    own = var()
-    return local(mean, own, checked(mean, own, neighbour()), sample)
-
-
-def _elsewhere(*_: Any) -> Any:
-    raise InputError(
-        "random_weight: no network propagates by 'controlled' here; call the network itself, with moments or tensors"
-    )
-
-
 #: each method by its name
 ALL: Final[dict[str, Propagation]] = {
     one.name: one
@@ -104,7 +100,164 @@ ALL: Final[dict[str, Propagation]] = {
         Propagation(
             "sample", draw, None, lambda mean, var, neighbour, sample: drawn_weight(mean, sample, var, neighbour)
         ),
-        Propagation("local", draw, None, _local),
-        Propagation("controlled", draw, None, _elsewhere, is_distribution=True, states_error=True, compiles=False),
+        Propagation("local", draw, None, lambda mean, var, neighbour, sample: local(mean, var(), neighbour(), sample)),
+        Propagation(
+            "controlled", draw, None, controlled_weight, is_distribution=True, states_error=True, compiles=False
+        ),
     )
 }
+
+
+# ------------------------------------------------------------ the method in force
+
+Method = Literal["ap1", "ap2", "sample", "local", "controlled"]
+#: what a user may ask for.
+METHODS: Final[tuple[str, ...]] = get_args(Method)
+#: of a network for which no method is said; users say None
+DEFAULT: Final = "default"
+
+_method: ContextVar[str] = ContextVar("momentgen_method")
+
+
+class _Tracing:
+    """What is in force in code that ``torch.compile`` traces, which cannot set a context variable.
+
+    Attributes:
+        depth: how deep inside a network it is; always 0 outside.
+        method: of a context that was entered in traced code; always None outside.
+    """
+
+    def __init__(self) -> None:
+        # Of the object: torch.compile guards on whether they are there, and writes them.
+        self.depth = 0
+        self.method: str | None = None
+
+
+_seen: Any = seen_by_compiler(_method)
+TRACING = _Tracing()
+
+
+class method:  # noqa: N801 - a context manager, named as it is used
+    """How networks that are called within the context propagate.
+
+    Args:
+        name: ``ap1``: means only, the ordinary network bit for bit, the network's own noise by its mean.
+            ``ap2``: means and variances, analytically, all values of a layer taken as independent.  ``sample``:
+            everything random is drawn.  (Shekhovtsov & Flach 2018, section 4.)  ``local``: as ``sample``, except that
+            outputs of linear maps and convolutions are drawn in place of random weights (local reparameterisation,
+            Kingma et al. 2015).  ``controlled``: means and covariance by draws of the plain network with a linear map
+            as control variate, and their standard errors.  It is the default of evaluation.
+        rtol: of ``controlled``: draws are added until the standard error of σ is below this part of σ.
+        max_rows: of ``controlled``: the largest number of draws; 0 for the linear answer alone, which has no error.
+        seed: of ``controlled``: of the draws.
+        memory: of ``controlled``: bytes that a call may take beside the network.  A batch that takes more is divided,
+            down to single examples.  None for 256 MiB, or eight times a plain call where that is more.
+
+    A context outranks what :func:`convert` or :func:`set_method` gave a network; within contexts, the innermost counts.
+    It holds for the thread or asyncio task that entered it; code under ``torch.compile`` is compiled once per method.
+
+    Raises:
+        InputError: for another name, a bad accuracy, or an accuracy for another method than ``controlled``.
+
+    >>> import torch, momentgen
+    >>> layer = momentgen.nn.ReLU()
+    >>> x = momentgen.Moments(torch.zeros(1), torch.ones(1))
+    >>> with momentgen.method("ap1"):
+    ...     layer(x).mean
+    tensor([0.])
+    >>> layer(x).mean
+    tensor([0.3989])
+    """
+
+    def __init__(
+        self,
+        name: Method,
+        *,
+        rtol: float | None = None,
+        max_rows: int | None = None,
+        seed: int | None = None,
+        memory: int | None = None,
+    ) -> None:
+        known(name)
+        self._name: str = name
+        accuracy = asked("method", name, rtol, max_rows, seed, memory)
+        self._set = [within(_method, name), *([] if accuracy is None else [within(ACCURACY, accuracy)])]
+        self._outer: list[str | None] = []
+
+    def __enter__(self) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            self._outer.append(TRACING.method)
+            TRACING.method = self._name
+        else:
+            for one in self._set:
+                one.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        if torch.compiler.is_dynamo_compiling():
+            TRACING.method = self._outer.pop()
+        else:
+            for one in self._set:
+                one.__exit__()
+
+
+def known(name: str) -> None:
+    """Raise for a name of no method."""
+    if name not in METHODS:
+        raise InputError(f"method: expected one of {', '.join(METHODS)}, got {name!r}")
+
+
+def current_method(own: str | None = None) -> str:
+    """The method in force: the context's, else the network's ``own``, else ``ap2``."""
+    if torch.compiler.is_dynamo_compiling() and TRACING.method is not None:
+        return TRACING.method
+    found = _seen.value
+    return own or "ap2" if found is _seen else cast(str, found)
+
+
+class TrainingModeWarning(UserWarning):
+    """A network's training flag decides its method, and does not fit how the network is used."""
+
+
+#: the warnings that this process has had
+_told: set[str] = set()
+
+
+def by_flag(training: bool) -> str:
+    """The default method in training and in evaluation mode."""
+    return "ap2" if training else "controlled"
+
+
+def chosen(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The default method for a call of ``where``; warns once per process where its training flag looks forgotten."""
+    training = bool(getattr(where, "training", False))
+    name = by_flag(training)
+    if isinstance(where, torch.nn.Module) and not torch.compiler.is_compiling():
+        instead = f"so the default method is {name}; call .train() or .eval() on all of it, or convert(net, method=...)"
+        parts = (part.training for part in where.modules() if part is not where)
+        if next(parts, training) is not training and not any(flag is training for flag in parts):
+            flags = ("training", "evaluation") if training else ("evaluation", "training")
+            _tell(
+                "mixed",
+                f"{type(where).__name__} is in {flags[0]} mode and all modules in it in {flags[1]} mode, {instead}",
+            )
+        elif training and not _trains(where, args, kwargs):
+            _tell("training", f"{type(where).__name__} is in training mode and needs no gradient, {instead}")
+    return name
+
+
+def _trains(where: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a gradient of the call's result may be asked for."""
+    if not torch.is_grad_enabled():
+        return False
+    if any(parameter.requires_grad for parameter in where.parameters()):
+        return True
+    given = leaves_of((args, kwargs))
+    tensors = [part for leaf in given for part in (leaf if isinstance(leaf, Moments) else (leaf,))]
+    held = any(True for _ in where.parameters())
+    return any(isinstance(part, Tensor) and part.requires_grad for part in tensors) or not held
+
+
+def _tell(kind: str, text: str) -> None:
+    if kind not in _told:
+        _told.add(kind)
+        warnings.warn(text, TrainingModeWarning, stacklevel=2)

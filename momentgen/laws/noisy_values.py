@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -16,7 +17,7 @@ from momentgen.errors import InputError
 from momentgen.laws.distributions import Elements, refuse_lost, with_distribution
 from momentgen.laws.numerics.root import matrix_root, square_root
 from momentgen.runtime import JointMoments, Moments, NoisyMoments, SumMoments, Term
-from momentgen.runtime.inputs import readable
+from momentgen.runtime.inputs import HALVES, readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -204,9 +205,7 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     parts = [_means(one) for one in given]
     if any(part.device != parts[0].device for part in parts):
         raise InputError(f"noisy: expected means on one device, got {', '.join(str(part.device) for part in parts)}")
-    dtype = torch.result_type(parts[0], parts[0])
-    for part in parts:
-        dtype = torch.promote_types(dtype, part.dtype)
+    dtype = functools.reduce(torch.promote_types, (part.dtype for part in parts))
     parts = [part.to(dtype) for part in parts]
     cov = _tensor("cov", cov).to(parts[0]) if isinstance(cov, numbers.Real) else _covariance(cov, parts[0])
     count, total = cov.shape[-1] if cov.dim() else 1, sum(part.numel() for part in parts)
@@ -230,10 +229,6 @@ def _several(given: tuple[Any, ...], cov: Any, shared: bool) -> tuple[Moments, .
     return tuple(made)
 
 
-#: what the arguments of :func:`noisy` are called in messages
-_WORDS = {"var": "variance", "std": "standard deviation"}
-
-
 def _variance(x: Tensor, name: str, given: Any) -> Tensor:
     """The *variance* that ``var`` or ``std`` gives, as ``x`` is, not yet expanded; see :func:`noisy`."""
     came = f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else repr(given)
@@ -253,10 +248,10 @@ def _variance(x: Tensor, name: str, given: Any) -> Tensor:
     square = amount if name == "var" else amount * amount
     if readable(wide):
         exact = wide.detach().double()
-        wrong = ~((exact >= 0) & exact.isfinite())
+        word, wrong = "variance" if name == "var" else "standard deviation", ~((exact >= 0) & exact.isfinite())
         if bool(wrong.any()):
             raise InputError(
-                f"noisy: expected a {_WORDS[name]} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
+                f"noisy: expected a {word} of at least 0 and finite, got {exact[wrong][0].item():.6g}"
                 + (f" among {tuple(exact.shape)} values" if exact.dim() else "")
             )
         refuse_lost(f"a {name}", exact, exact if name == "var" else exact * exact, square.detach())
@@ -274,7 +269,7 @@ def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
         raise InputError(f"noisy: expected cov of shape {expected} for x of shape {tuple(x.shape)}, got {came}")
     if cov.dtype is not x.dtype or cov.device != x.device:
         raise InputError(f"noisy: expected cov as x is, {x.dtype} on {x.device}, got {cov.dtype} on {cov.device}")
-    wide = cov.float() if cov.dtype in (torch.float16, torch.bfloat16) else cov
+    wide = cov.float() if cov.dtype in HALVES else cov
     root = matrix_root((wide + wide.mT) / 2)[0].to(cov.dtype)
     if readable(cov) and cov.numel():
         # What is not the square of its root is no covariance.

@@ -1,9 +1,9 @@
-"""Functions of one value: each law knows of which value it is a function, element by element, and of which.
+"""Functions of one value: each law knows of which value it is a function, element by element, and of which function.
 
 ``x * sigmoid(x)`` is not a product of independent values.  ``relu(x) ** 2`` closed function by function takes
 ``relu(x)`` for a normal value, which it is not.  A law remembers the call that made it.  Calls that compute each
-element alone, one after another, are a program in the value that the first one takes (:class:`Function`).  Two laws
-with one such value compose to one program.  :mod:`~momentgen.laws.closed_forms` has its moments.
+element alone, one after another, are a :class:`Program` in the value that the first one takes.  Two laws with one such
+value compose to one program.  :mod:`~momentgen.laws.analysis` has its moments.
 
 A value may be moved on the way: ``sigmoid(x)[:, 1:]`` is a function of ``x[:, 1:]``.  Programs are computed when their
 moments are needed, since a longer program may have an op.  A single function keeps its op.
@@ -11,41 +11,87 @@ moments are needed, since a longer program may have an op.  A single function ke
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from momentgen.laws import closed_forms
-from momentgen.laws.analysis import CLOSED
-from momentgen.laws.closed_forms import Function, Move, number_of
+from momentgen.laws import analysis
+from momentgen.laws.analysis import CLOSED, Code
+from momentgen.laws.diagonal import RESHAPES, moved_part
 from momentgen.laws.law import DEPTH, History, Later, Law, laws_in, new_law, versions
-from momentgen.laws.movement import RESHAPES
 from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
-    "CHOICES",
-    "IDENTITIES",
-    "affine_in",
-    "alike",
-    "applied",
-    "integrated",
-    "is_curved",
-    "note_if_related",
-    "reshapes",
-    "same_value",
-]
+    "CHOICES", "EXPANSIONS", "IDENTITIES", "affine_in", "alike", "applied", "integrated", "is_curved",
+    "note_if_related", "number_of", "own_programs_of", "programs_of", "reshapes", "same_value",
+]  # fmt: skip
 
 #: functions that choose, by a mask, among the values of one place
 CHOICES = frozenset(names("where masked_fill"))
 #: movements that leave every value in its place
 IDENTITIES = frozenset(("clone", "contiguous", "detach", "positive", "data"))
+#: movements that repeat values
+EXPANSIONS = frozenset(("expand", "expand_as", "broadcast_to"))
 #: movements that put other values beside those that they move
 _FILLING = frozenset(names("tril triu diag_embed diag diagflat unfold pad"))
+_AFFINE = frozenset(names("add sub rsub mul div neg"))
 #: a program of more steps is integrated at once, and one of still more counts as a value of its own
 _LONGEST, _MOST = 12, 24
+_RESHAPE: Final = TABLE[torch.reshape]
+
+
+class Source:
+    """A value that others are functions of, as it was when it was first read: it may be written to."""
+
+    def __init__(self, law: Law) -> None:
+        self.kind, self.noise, self.parts = type(law), law._noise, law._parts()
+        self.history, self.depth = law._history, law._depth
+
+
+class Move(NamedTuple):
+    """A movement: entry, arguments after the first, keyword arguments, which of several results, the shape before."""
+
+    entry: Entry
+    rest: tuple[Any, ...]
+    named: dict[str, Any]
+    place: int | None
+    before: torch.Size
+
+
+class Program(NamedTuple):
+    """A function of one value, each element alone.
+
+    Attributes:
+        source: the value.
+        moves: how it was moved before.
+        code: of the function.
+        seen: tensors among the arguments of moves and steps, and how often each had been written to.
+        is_affine: whether each step is affine in the one before it alone.
+    """
+
+    source: Source
+    moves: tuple[Move, ...] = ()
+    code: Code = Code()
+    seen: tuple[tuple[Any, int], ...] = ()
+    is_affine: bool = True
+
+    def starts_as(self, other: Program) -> bool:
+        """Whether both are functions of one value, moved alike."""
+        return self.source is other.source and _same(self.moves, other.moves)
+
+    def only_reshapes(self) -> bool:
+        """Whether its moves leave values in their order, or repeat them."""
+        return all(move.entry is _RESHAPE or move.entry.name in EXPANSIONS for move in self.moves)
+
+    def start(self) -> tuple[Tensor, Tensor]:
+        """Mean and variance of its value, after the moves."""
+        mean, var = self.source.parts
+        for entry, rest, named, place, _ in self.moves:
+            mean, var = (moved_part(entry, part, rest, named) for part in (mean, var))
+            mean, var = (mean, var) if place is None else (mean[place], var[place])
+        return mean, var
 
 
 def applied(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,234 +102,211 @@ def applied(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args: of the call, laws among them.
         kwargs: of the call.
     """
-    if all(law._history is None for law in laws_in(args)) and len({id(law) for law in laws_in(args)}) > 1:
+    laws = laws_in(args)
+    if all(law._history is None for law in laws) and len({id(law) for law in laws}) > 1:
         return None
-    for closed in (False, True):
-        found = _composed(entry, args, kwargs, closed)
-        if found is None or (len(found.steps) == 1 and len(laws_in(args)) == 1):
-            continue
-        if closed_forms.is_defined(found):
+    for found in _composed(entry, args, kwargs):
+        if len(found.code.steps) == 1 and len(laws) == 1:
+            return None
+        if analysis.is_defined(found.code):
             return _pending(entry, args, kwargs, found)
     return None
 
 
 def integrated(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function of one law that has no op."""
-    found = _composed(entry, args, kwargs, False)
-    if found is None or not closed_forms.is_defined(found):
-        found = _Program(True).single(entry, args, kwargs)
-    return _pending(entry, args, kwargs, found)
+    defined = (found for found in _composed(entry, args, kwargs) if analysis.is_defined(found.code))
+    own = Program(Source(args[0]))
+    alone = _called(own, entry, [*args, *kwargs.values()], [*kwargs], [own])
+    return _pending(entry, args, kwargs, next(defined, alone))
 
 
-def alike(*laws: Law) -> bool:
+def alike(first: Law, *others: Law) -> bool:
     """Whether laws are functions, element by element, of one value."""
-    program = _Program(False)
-    return all(program.place(law, ()) is not None for law in laws)
+    return any(
+        all(any(program.starts_as(own) for own in programs_of(other)) for other in others)
+        for program in programs_of(first)
+    )
 
 
 def is_curved(law: Law) -> bool:
     """Whether a law is a function of one value that is not affine."""
-    program = _Program(False)
-    program.place(law, ())
-    return any(not (len(_places(step)) == 1 and _is_affine(step, _places(step)[0][1])) for step in program.steps)
+    return not programs_of(law)[-1].is_affine
 
 
-def affine_in(law: Law) -> tuple[Law, Tensor, Tensor] | None:
+def affine_in(law: Law) -> tuple[Source, Tensor, Tensor] | None:
     """The value that a law is affine in, with the factor and the summand, each element alone; None if it is not."""
-    program = _Program(False)
-    program.place(law, ())
-    source, moves = program.leaf  # type: ignore[misc]
-    if moves or any(not _is_affine(step, number) for number, step in enumerate(program.steps)):
+    found = programs_of(law)[-1]
+    if found.moves or not found.is_affine:
         return None
-    found = Function(source, moves, tuple(program.steps), tuple(program.calls), tuple(program.tensors))
     zero = torch.zeros(law.shape, dtype=law.dtype, device=law.device)
-    shift = closed_forms.value(found, zero)
-    return source, closed_forms.value(found, zero + 1) - shift, shift
+    shift = found.code.value(zero)
+    return found.source, found.code.value(zero + 1) - shift, shift
 
 
 def same_value(a: Law, b: Law) -> bool:
     """Whether two laws are one value: the same object, or moved from one in the same way."""
     if a is b:
         return True
-    program = _Program(False)
-    return program.place(a, ()) == program.place(b, ()) == ("value", 0)
+    return any(one.starts_as(other) for one in own_programs_of(a) for other in own_programs_of(b))
 
 
-def _composed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], closed: bool) -> Function | None:
-    program = _Program(closed)
-    last = program.call(entry, args, kwargs, ())
-    return None if last is None else program.trimmed()
+def own_programs_of(law: Law) -> list[Program]:
+    """Of which values, and moved how, the law is the value itself."""
+    return [program for program in programs_of(law) if not program.code.steps]
 
 
-def _pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], found: Function) -> Any:
+def number_of(given: Any) -> float | None:
+    """A number, also of a plain tensor of one element; None for anything else."""
+    if not isinstance(given, Tensor):
+        return given if isinstance(given, int | float) else None
+    if torch.compiler.is_compiling() or type(given) is not Tensor or given.numel() != 1 or given.requires_grad:
+        return None
+    return given.item() if given.is_cpu and not torch._C._functorch.is_functorch_wrapped_tensor(given) else None
+
+
+def _pending(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], found: Program) -> Any:
     """A law of that program, whose moments are computed when somebody asks for them."""
-    source = found.source
-    mean, var = closed_forms.start(found)
-    law: Any = new_law(type(source), None)  # type: ignore[arg-type]
-    law._noise = source._noise
-    # The tensors are held here, and not read from the source: it may be written to before they are needed.
-    later = Later(mean, lambda: closed_forms.moments(found, mean, var))
-    law._history = History((entry, args, kwargs), source, source._depth + 1, versions(args), later)
-    is_long = len(found.steps) > _LONGEST
-    if is_long or found.tensors or (not torch.is_grad_enabled() and (mean.requires_grad or var.requires_grad)):
+    (mean, var), code, source = found.start(), found.code, found.source
+    law: Any = new_law(source.kind, None)  # type: ignore[arg-type]
+    law._noise = source.noise
+    later = Later(mean, lambda: analysis.moments(code, mean, var))
+    law._history = History((entry, args, kwargs), laws_in(args)[0], source.depth + 1, versions(args), later)
+    is_long = len(code.steps) > _LONGEST
+    if is_long or code.tensors or (not torch.is_grad_enabled() and (mean.requires_grad or var.requires_grad)):
         law._parts()  # at once: tensors may be written to, and gradients may be enabled again later
-    if len(found.steps) > _MOST or source._depth >= DEPTH:
+    if len(code.steps) > _MOST or source.depth >= DEPTH:
         law._parts()
         note(f"{entry.name}: a function of many functions of one value, which is taken as normal from there on")
         law._history = None  # what it is a function of is let go
     return law
 
 
-class _Program:
-    """Collects the steps from one value to what is computed of it; places are those of values among the steps.
+# ------------------------------------------------------- of which values a law is a function
 
-    Args:
-        closed: whether a root or a quotient by a law counts as a value of its own.
+
+def programs_of(law: Law) -> tuple[Program, ...]:
+    """What is known of a law as a function: of the values that are nearest first, at last of itself if of no other.
+
+    What is affine in a normal value is normal, so that it comes first itself.  A root or a quotient has moments of its
+    own, and comes last: it may not be defined as a function of another value.
     """
+    if law._view is not None:
+        law._refresh()
+    known = law._programs
+    if known is None or not all(tensor._version == version for program in known for tensor, version in program.seen):
+        known = law._programs = _found(law)
+    return known
 
-    def __init__(self, closed: bool) -> None:
-        self.closed = closed
-        self.leaf: tuple[Law, tuple[Move, ...]] | None = None
-        self.steps: list[Any] = []
-        self.calls: list[Callable[..., Any]] = []
-        self.laws: list[tuple[Law, tuple[Move, ...]] | None] = []
-        self.tensors: list[Tensor] = []
 
-    def place(self, law: Law, moves: tuple[Move, ...]) -> Any:
-        """Where the value of ``law``, moved so, is among the steps; None if it is a function of another value."""
-        for number, known in enumerate((self.leaf, *self.laws)):
-            if known is not None and known[0] is law and _same_moves(known[1], moves):
-                return "value", number
-        made = law._made
-        if made is None:
-            return self._is_leaf(law, moves)
+def _found(law: Law) -> tuple[Program, ...]:
+    found: list[Program] = []
+    if (made := law._made) is not None:
         entry, args, kwargs = made
         if entry.kind == "movement" and entry.name not in CHOICES:
             if entry.name in IDENTITIES:
-                return self.place(args[0], moves)
-            inner = args[0]
-            if entry.name not in _FILLING and isinstance(inner, Law) and law._of is inner:
-                return self.place(inner, _moved_by(law, moves))
-        elif (
-            _is_by_value(entry)
-            and all(own.shape == law.shape for own in laws_in((*args, *kwargs.values())))
-            and not (self.closed and _is_closed(entry, args))
-        ):
-            before = self.leaf, len(self.steps)
-            found = self.call(entry, args, kwargs, moves)
-            if found is not None:
-                self.laws[-1] = (law, moves)
-                return found
-            self.leaf = before[0]  # it is a function of several values: one of its own
-            del self.steps[before[1] :], self.calls[before[1] :], self.laws[before[1] :]
-        return self._is_leaf(law, moves)
+                return programs_of(args[0])
+            if entry.name not in _FILLING and isinstance(args[0], Law):
+                found = _moved(law, entry, args, kwargs)
+        elif entry.kind in ("pointwise", "arithmetic") or entry.name in CHOICES:
+            if all(own.shape == law.shape for own in laws_in((*args, *kwargs.values()))):
+                found = _composed(entry, args, kwargs)
+            if found and law._mean is not None:
+                if any(program.is_affine for program in found):
+                    return (Program(Source(law)), *found)
+                if entry.name in CLOSED and (entry.name != "div" or isinstance(args[1], Law)):
+                    return (*found, Program(Source(law)))
+    return tuple(found) or (Program(Source(law)),)
 
-    def _is_leaf(self, law: Law, moves: tuple[Move, ...]) -> Any:
-        if self.leaf is None:
-            self.leaf = (law, moves)
-            return "value", 0
-        return None
 
-    def call(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], moves: tuple[Move, ...]) -> Any:
-        """Adds a call, after its arguments; returns its place, None if they are functions of several values."""
-        if any(isinstance(value, tuple | list) for value in (*args, *kwargs.values())):
-            return None
-        if entry.name == "prelu":  # its slope is a tensor, also where that is one number
-            own = [self._argument(args[0], moves), ("tensor", len(self.tensors))]
-            self.tensors.append(args[1] if len(args) > 1 else kwargs["weight"])
-            kwargs = {}
+def _composed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Program]:
+    """A call as a function of each value that its arguments are functions of."""
+    plain = [arg._form() if isinstance(arg, Law) and not arg.RANK else arg for arg in (*args, *kwargs.values())]
+    laws = [arg for arg in plain if isinstance(arg, Law)]
+    found = []
+    for start in programs_of(laws[0]):
+        own = [next(filter(start.starts_as, programs_of(law)), None) for law in laws]
+        fixed = start.moves and any(isinstance(arg, Tensor) and arg.numel() != 1 for arg in plain)
+        if not fixed and None not in own and not any(isinstance(arg, tuple | list) for arg in plain):
+            found.append(_called(start, entry, plain, [*kwargs], own))
+    return found
+
+
+def _called(start: Program, entry: Entry, plain: list[Any], words: list[str], own: list[Any]) -> Program:
+    """The program of a call.
+
+    Args:
+        start: one of those of its laws.
+        entry: of the function.
+        plain: its arguments, by place and then by name.
+        words: names of the last ones.
+        own: programs of the laws among them, in order, which start alike.
+    """
+    steps: list[Any] = []
+    calls: list[Any] = []
+    tensors: list[Tensor] = []
+    laws = iter(own)
+
+    def argument(arg: Any) -> Any:
+        if isinstance(arg, Law):
+            return place_of(next(laws))
+        number = number_of(arg) if isinstance(arg, Tensor) and entry.name != "prelu" else None  # which has a tensor
+        return number if number is not None else tensor_at(arg) if isinstance(arg, Tensor) else arg
+
+    def place_of(program: Program) -> Any:
+        """Of its value, after its steps; those that are there already are there once."""
+        places = [0]
+
+        def renamed(arg: Any) -> Any:
+            if type(arg) is not tuple:
+                return arg
+            return ("value", places[arg[1]]) if arg[0] == "value" else tensor_at(program.code.tensors[arg[1]])
+
+        for (name, given, named), call in zip(program.code.steps, program.code.calls, strict=True):
+            step = (name, tuple(map(renamed, given)), tuple((key, renamed(arg)) for key, arg in named))
+            if step not in steps:
+                steps.append(step)
+                calls.append(call)
+            places.append(1 + steps.index(step))
+        return "value", places[-1]
+
+    def tensor_at(tensor: Tensor) -> Any:
+        place = next((number for number, one in enumerate(tensors) if one is tensor), len(tensors))
+        if place == len(tensors):
+            tensors.append(tensor)
+        return "tensor", place
+
+    given = [argument(arg) for arg in plain]
+    count = len(given) - len(words)
+    steps.append((entry.name, tuple(given[:count]), tuple(sorted(zip(words, given[count:], strict=True)))))
+    over = entry.name != "div" or isinstance(plain[0], Law)
+    seen = [(tensor, version) for program in own for tensor, version in program.seen]
+    return Program(
+        start.source,
+        start.moves,
+        Code(tuple(steps), (*calls, entry.call), tuple(tensors)),
+        (*seen, *versions(tuple(arg for arg in plain if isinstance(arg, Tensor)))),
+        start.is_affine and entry.name in _AFFINE and len(own) == 1 and over,
+    )
+
+
+def _moved(law: Law, entry: Entry, args: tuple[Any, ...], named: dict[str, Any]) -> list[Program]:
+    """The programs of what was moved, of moved values; reshapes in a row are one."""
+    inner, *rest, place = args
+    found = []
+    for program in programs_of(inner):
+        if any(tensor.numel() != 1 for tensor in program.code.tensors):
+            continue
+        moves, before = program.moves, inner.shape
+        if reshapes((entry, args, named)):
+            if moves and moves[-1].entry is _RESHAPE:
+                moves, before = moves[:-1], moves[-1].before
+            moves += () if law.shape == before else (Move(_RESHAPE, (law.shape,), {}, None, before),)
         else:
-            own = [self._argument(value, moves) for value in args]
-        named = [(name, self._argument(kwargs[name], moves)) for name in sorted(kwargs)]
-        if any(value is _NONE for value in (*own, *(value for _, value in named))):
-            return None
-        self.steps.append((entry.name, tuple(own), tuple(named)))
-        self.calls.append(entry.call)
-        self.laws.append(None)
-        return "value", len(self.steps)
-
-    def _argument(self, value: Any, moves: tuple[Move, ...]) -> Any:
-        if isinstance(value, Law) and value.RANK == 0:
-            value = value._form()
-        if isinstance(value, Law):
-            place = self.place(value, moves)
-            return _NONE if place is None else place
-        if not isinstance(value, Tensor):
-            return value
-        number = number_of(value)
-        if number is not None:
-            return number
-        if moves and value.numel() != 1:
-            return _NONE
-        self.tensors.append(value)
-        return "tensor", len(self.tensors) - 1
-
-    def single(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Function:
-        """The program of one call on a law that counts as a value of its own."""
-        self.leaf = (laws_in(args)[0], ())
-        self.call(entry, args, kwargs, ())
-        return self.trimmed()
-
-    def trimmed(self) -> Function:
-        """The program from the value on that its first affine steps make, where nothing else needs the earlier one."""
-        steps, first = self.steps, 0
-        while first < len(steps) - 1 and self.laws[first] is not None and _is_affine(steps[first], first):
-            if any(("value", first) in _places(step) for step in steps[first + 1 :]):
-                break
-            self.leaf = self.laws[first]
-            first += 1
-        source, moves = self.leaf  # type: ignore[misc]
-        used = sorted({place[1] for step in steps[first:] for place in _places(step) if place[0] == "tensor"})
-
-        def renamed(value: Any) -> Any:
-            if type(value) is not tuple:
-                return value
-            return (value[0], value[1] - first if value[0] == "value" else used.index(value[1]))
-
-        renumbered = [
-            (name, tuple(map(renamed, args)), tuple((key, renamed(value)) for key, value in named))
-            for name, args, named in steps[first:]
-        ]
-        tensors = tuple(self.tensors[k] for k in used)
-        return Function(source, moves, tuple(renumbered), tuple(self.calls[first:]), tensors)
-
-
-#: an argument that is a function of another value
-_NONE = object()
-
-
-def _places(step: Any) -> list[Any]:
-    return [value for value in (*step[1], *(value for _, value in step[2])) if type(value) is tuple]
-
-
-def _is_affine(step: Any, first: int) -> bool:
-    """Whether a step is affine in the value of that place, and a function of no other."""
-    name, args, _ = step
-    values = [value for value in _places(step) if value[0] == "value"]
-    return values == [("value", first)] and name in _AFFINE and not (name == "div" and args[0] != values[0])
-
-
-_AFFINE = frozenset(names("add sub rsub mul div neg"))
-
-
-def _is_by_value(entry: Entry) -> bool:
-    """Whether a function makes each value of its result from the values in that place."""
-    return entry.kind in ("pointwise", "arithmetic") or entry.name in CHOICES
-
-
-def _is_closed(entry: Entry, args: tuple[Any, ...]) -> bool:
-    """Whether a law may be made by a root or a quotient, by a rule of its own."""
-    return entry.name in CLOSED and (entry.name != "div" or isinstance(args[1], Law))
-
-
-def _moved_by(law: Law, moves: tuple[Move, ...]) -> tuple[Move, ...]:
-    """The moves of what ``law`` was moved from: reshapes in a row are one."""
-    entry, (inner, *rest, place), named = law._made  # type: ignore[misc]
-    if not reshapes(law._made):
-        return (Move(entry, tuple(rest), named, place), *moves)
-    if moves and moves[0].entry is _RESHAPE:
-        return moves[1:] if moves[0].rest[0] == inner.shape else moves
-    return moves if law.shape == inner.shape else (Move(_RESHAPE, (law.shape,), {}, None), *moves)
+            moves += (Move(entry, tuple(rest), named, place, before),)
+        seen = versions(tuple(arg for arg in rest if isinstance(arg, Tensor)))
+        found.append(program._replace(moves=moves, seen=(*program.seen, *seen)))
+    return found
 
 
 def reshapes(made: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None) -> bool:
@@ -294,23 +317,14 @@ def reshapes(made: tuple[Entry, tuple[Any, ...], dict[str, Any]] | None) -> bool
     return all(part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
-_RESHAPE: Final = TABLE[torch.reshape]
-
-
-def _same_moves(a: tuple[Move, ...], b: tuple[Move, ...]) -> bool:
-    return len(a) == len(b) and all(
-        p.entry.name == q.entry.name
-        and p.place == q.place
-        and same_arguments(p.rest, q.rest)
-        and same_arguments([*p.named.items()], [*q.named.items()])
-        for p, q in zip(a, b, strict=True)
-    )
-
-
-def same_arguments(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same, tensors by identity."""
+def _same(a: Any, b: Any) -> bool:
+    """Whether two arguments are the same, tensors by identity and functions by name."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        a, b = [*a.items()], [*b.items()]
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(same_arguments(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, Entry) and isinstance(b, Entry):
+        return a.name == b.name
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return a is b
     return type(a) is type(b) and bool(a == b)
@@ -323,23 +337,20 @@ def note_if_related(entry: Entry, a: Any, b: Any) -> None:
     """Note that two laws are taken as independent, where both depend on one value and are no pieces of it."""
     if not (isinstance(a, Law) and isinstance(b, Law) and are_heard()):
         return
-    others = {id(law) for law in _chain(b)}
-    if any(id(law) in others for law in _chain(a)) and not _cut_apart(a, b):
+    first, second = _chain(a), _chain(b)
+    shared = {id(a), *first} & {id(b), *second}
+    # Queries and keys, or the halves of a gated unit, come from different pieces of one.
+    if shared and not any(_are_apart(first[base], second[base]) for base in first.keys() & second.keys()):
         note(f"{entry.name}: two values that depend on one value are taken as independent", where=True)
 
 
-def _chain(law: Law) -> list[Law]:
-    """The law, the law that it is a function of, and so on."""
-    found: list[Law] = [law]
-    while found[-1]._source is not None:
-        found.append(found[-1]._source)
+def _chain(law: Law) -> dict[int, Law]:
+    """By its identity each law that this one is a function of, the nearest first: the law that is made of it."""
+    found: dict[int, Law] = {}
+    while law._made is not None:
+        of = law._history.of  # type: ignore[union-attr]
+        found[id(of)], law = law, of
     return found
-
-
-def _cut_apart(a: Law, b: Law) -> bool:
-    """Whether two laws come from different pieces of one, as the halves of a gated unit or queries and keys do."""
-    first, second = ({id(law._of): law for law in _chain(own) if law._of is not None} for own in (a, b))
-    return any(_are_apart(first[base], second[base]) for base in first.keys() & second.keys())
 
 
 def _are_apart(p: Law, q: Law) -> bool:

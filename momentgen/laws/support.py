@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
-from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.diagonal import Diagonal, Point
 from momentgen.laws.law import Law, rule_of
-from momentgen.laws.point import Point
 from momentgen.laws.table import KINDS
 from momentgen.laws.weights import Weight, refused
 
@@ -51,16 +50,10 @@ def support() -> Support:
     >>> ("affine", "linear", (True, True, True, True)) in support().rows
     True
     """
-    return Support(
-        tuple(
-            (kind, name, tuple(_has(law, kind, name) for law in LAWS))
-            for kind, known in KINDS.items()
-            for name in known
-        )
-    )
+    refusing = (*UNDEFINED, *_REFUSED)  # of all laws but certain ones
 
+    def has(law: type[Law], kind: str, name: str) -> bool:
+        return (rule_of(law, name, kind) or refused) is not refused and (law is Point or name not in refusing)
 
-def _has(law: type[Law], kind: str, name: str) -> bool:
-    if law is not Point and name in (*UNDEFINED, *_REFUSED):
-        return False
-    return (rule_of(law, name, kind) or refused) is not refused
+    rows = ((kind, name, tuple(has(law, kind, name) for law in LAWS)) for kind in KINDS for name in KINDS[kind])
+    return Support(tuple(rows))

@@ -13,6 +13,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 __all__ = ["KINDS", "KINKED", "METHODS", "TABLE", "Entry", "entry_of", "list_for_compile", "names", "register"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Entry:
     """What is known of one function object.
 
@@ -34,19 +36,12 @@ class Entry:
         flag: place of a positional argument ``inplace``, or None.
     """
 
-    __slots__ = ("call", "flag", "kind", "name", "overwrites", "rebinds")
-
-    def __init__(
-        self,
-        name: str,
-        kind: str,
-        call: Callable[..., Any],
-        overwrites: bool = False,
-        rebinds: bool = False,
-        flag: int | None = None,
-    ) -> None:
-        self.name, self.kind, self.call = name, kind, call
-        self.overwrites, self.rebinds, self.flag = overwrites, rebinds, flag
+    name: str
+    kind: str
+    call: Callable[..., Any]
+    overwrites: bool = False
+    rebinds: bool = False
+    flag: int | None = None
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}>"
@@ -223,19 +218,8 @@ def _known_as(attribute: str) -> tuple[str, bool]:
     return attribute, False
 
 
-def _flag(function: Callable[..., Any]) -> int | None:
-    """Place of the argument ``inplace``, of functions written in Python."""
-    if not inspect.isfunction(function):
-        return None
-    names = list(inspect.signature(function).parameters)
-    return names.index("inplace") if "inplace" in names else None
-
-
 #: functions that torch.vmap or autograd cannot run, and the same ones that they can
-_STAND_INS: dict[str, Callable[..., Any]] = {
-    "moveaxis": torch.movedim,
-    "native_channel_shuffle": F.channel_shuffle,
-}
+_STAND_INS: dict[str, Callable[..., Any]] = {"moveaxis": torch.movedim, "native_channel_shuffle": F.channel_shuffle}
 
 
 def _out_of_place(attribute: str, name: str, found: Callable[..., Any]) -> Callable[..., Any]:
@@ -276,13 +260,16 @@ def _objects(kind: str, name: str) -> Iterator[tuple[Any, Entry, str | None]]:
     for space, attribute, overwrites in _attributes().get(name, ()):
         if not callable(found := getattr(space, attribute, None)) or isinstance(found, type):
             continue
+        # of functions written in Python
+        is_own = inspect.isfunction(found) and not attribute.endswith("_")
+        words = inspect.signature(found).parameters if is_own else ()
         entry = Entry(
             name,
             kind,
             _out_of_place(attribute, name, found),
             overwrites,
             attribute in _REBINDING,
-            None if attribute.endswith("_") else _flag(found),
+            list(words).index("inplace") if "inplace" in words else None,
         )
         yield found, entry, attribute if space is Tensor else None
 

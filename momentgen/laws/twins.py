@@ -20,12 +20,12 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-__all__ = ["Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
+__all__ = ["OUTSIDE", "Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
 #: name of a twin's attribute: (plain part, the twin's) of those that something outside of the network leads to
-_OUTSIDE: Final = "_plain_parts"
+OUTSIDE: Final = "_plain_parts"
 #: name of the attribute of compiled functions that holds what was compiled
 _EAGER: Final = "_torchdynamo_orig_callable"
 
@@ -49,7 +49,7 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
         for copy in [part for key, part in seen.items() if key not in replaced]:
             rebinding.all_of(copy)
         if rebinding.outside:
-            found.__dict__[_OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
+            found.__dict__[OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
     else:
         for path, names in held.items():
             rebinding.some_of(found.get_submodule(path), names)
@@ -62,7 +62,7 @@ def check_flags(network: torch.nn.Module) -> None:
     Raises:
         InputError: naming the part.
     """
-    for plain, own in vars(network).get(_OUTSIDE, ()):
+    for plain, own in vars(network).get(OUTSIDE, ()):
         for (path, one), other in zip(plain.named_modules(), own.modules(), strict=False):
             if one.training is not other.training:
                 raise InputError(
@@ -97,17 +97,16 @@ def is_torchs_own(network: torch.nn.Module) -> bool:
     >>> is_torchs_own(torch.nn.Sequential(torch.nn.Linear(1, 1)))
     True
     """
+
+    def is_torchs(name: str, value: Any) -> bool:
+        if "hooks" in name:
+            return not value
+        return not callable(value) or str(getattr(value, "__module__", "")).startswith("torch.")
+
     return all(
-        type(part).__module__.startswith("torch.nn.") and all(map(_is_torchs_own, vars(part).items()))
+        type(part).__module__.startswith("torch.nn.") and all(is_torchs(*one) for one in vars(part).items())
         for part in network.modules()
     )
-
-
-def _is_torchs_own(attribute: tuple[str, Any]) -> bool:
-    name, value = attribute
-    if "hooks" in name:
-        return not value
-    return not callable(value) or str(getattr(value, "__module__", "")).startswith("torch.")
 
 
 def _copied(module: torch.nn.Module, seen: dict[int, Any]) -> Any:
@@ -164,9 +163,7 @@ class _Rebinding:
 
     def some_of(self, module: torch.nn.Module, names: Iterable[str]) -> None:
         """Rebind some of its attributes."""
-        own = module.__dict__
-        for name in names:
-            own[name] = self.of(own[name])
+        module.__dict__.update({name: self.of(module.__dict__[name]) for name in names})
 
     def names_of(self, module: torch.nn.Module) -> list[str]:
         """The attributes that hold parts of the network."""
@@ -228,11 +225,8 @@ class _Rebinding:
         self._note([function.__globals__.get(name) for name in function.__code__.co_names])
         cells = tuple([self._cell(cell) for cell in function.__closure__ or ()])
         defaults, named = self.of(function.__defaults__), self.of(function.__kwdefaults__)
-        same = (
-            (*cells, defaults, named),
-            (*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__),
-        )
-        if all(map(is_, *same)):
+        before = (*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__)
+        if all(map(is_, (*cells, defaults, named), before)):
             return function
         made = types.FunctionType(function.__code__, function.__globals__, function.__name__, defaults, cells or None)
         made.__kwdefaults__, made.__qualname__, made.__doc__ = named, function.__qualname__, function.__doc__

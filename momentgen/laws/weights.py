@@ -17,15 +17,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.context import within
-from momentgen.laws.diagonal import Diagonal, diagonal
+from momentgen.laws.coefficients import bind, is_linear_map, noise_of_weight
+from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, unsupported, within
+from momentgen.laws.numerics.root import square_root
 from momentgen.laws.table import Entry, names
-from momentgen.laws.unsupported import unsupported
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["RUN", "Weight", "checked", "drawn_weight", "each_row", "independent_weight", "once_in_a_run", "refused"]
+__all__ = [
+    "RUN",
+    "Local",
+    "Weight",
+    "controlled_weight",
+    "drawn_weight",
+    "each_row",
+    "independent_weight",
+    "local",
+    "once_in_a_run",
+    "refused",
+]  # fmt: skip
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
@@ -77,13 +88,15 @@ def drawn_weight(
     return draw() if weight is None else weight(mean, draw, var, neighbour)
 
 
-def checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
-    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
+def controlled_weight(*_: Any) -> Any:
+    """What ``controlled`` says where no network draws row after row."""
+    raise InputError(
+        "random_weight: no network propagates by 'controlled' here; call the network itself, with moments or tensors"
+    )
 
-    Args:
-        mean: of a parameter.
-        var: *variance*, of the same shape.
-        neighbour: covariances in flattened order, shape ``(K - 1,)`` for K elements, or None.
+
+def _checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
+    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
 
     Raises:
         InputError: for shapes that do not fit.
@@ -101,7 +114,7 @@ def checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | Non
 
 
 def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
-    """A law of a random parameter, of half precision in float32; see :func:`checked` for the arguments.
+    """A law of a random parameter, of half precision in float32; see :func:`drawn_weight` for the arguments.
 
     >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
     >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, None)).moments().var
@@ -109,7 +122,7 @@ def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> D
     >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, torch.tensor([-0.25]))).moments().var
     tensor([[1.5000]])
     """
-    neighbour = checked(mean, var, neighbour)
+    neighbour = _checked(mean, var, neighbour)
     if neighbour is None:
         return diagonal(mean, var)
     if mean.dtype in HALVES:
@@ -202,3 +215,68 @@ def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
 def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The rule of all functions that would lose the covariances."""
     raise unsupported(entry, _weights(args, kwargs)[0], _LOST)
+
+
+class Local(Law):
+    """A random parameter of the method ``local``: mean and variance; covariances of neighbours; how it is drawn.
+
+    Outputs of linear maps are drawn, in place of the weight (Kingma, Salimans & Welling 2015, Variational dropout and
+    the local reparameterisation trick).  Then each output of a linear map or convolution is drawn by itself from its
+    mean and variance given the input.  The gradient varies less than with one drawn weight for the whole batch.  Every
+    example, and every place of a convolution or sequence, has noise of its own.  All other functions take one sample of
+    the parameter, drawn once per run.  If that is a matrix first used within a checkpoint, torch complains that the
+    second run of the checkpoint saved other tensors.
+    """
+
+    __slots__ = ("draw", "neighbour", "sample")
+    RANK = 5
+    draw: Callable[[], Tensor]
+    neighbour: Tensor | None
+    sample: Tensor | None
+
+    def drawn(self) -> Tensor:
+        """The sample of this run."""
+        if self.sample is None:
+            self.sample = self.draw()
+        return self.sample
+
+    def _assign(self, new: Law) -> None:
+        raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
+
+    def _written_into(self, target: Law) -> None:
+        raise unsupported(Tensor.copy_, self, "under the method local a network runs on tensors")
+
+
+def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[], Tensor]) -> Local:
+    """A random parameter; see :func:`drawn_weight` for the arguments."""
+    law: Local = new_law(Local, mean, var)
+    # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
+    law.neighbour, law.draw, law.sample = _checked(mean, var, neighbour), draw, draw() if mean.dim() < 2 else None
+    return law
+
+
+@rule(Local, "*")
+def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    for law in laws_in((*args, *kwargs.values())):
+        if not isinstance(law, Local):
+            raise unsupported(entry, law, "under the method local a network runs on tensors")
+    if is_linear_map(entry.name) and not isinstance(args[0], Local):
+        return _drawn_output(entry, args, kwargs)
+    values, named = all_replaced(args, kwargs, lambda law: cast(Local, law).drawn())
+    return entry.call(*values, **named)
+
+
+def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A linear map or convolution: one draw of each output."""
+    x, bound = args[0], bind(entry.name, args[1:], kwargs)
+    weight, bias = bound.pop("weight"), bound.pop("bias", None)
+    means = [part._mean if isinstance(part, Local) else part for part in (weight, bias)]
+    mean: Tensor = entry.call(x, *means, **bound)
+    var: Tensor | None = None
+    if isinstance(weight, Local):
+        var = noise_of_weight(entry.call, entry.name, x, None, weight._var, weight.neighbour, bound)
+    if isinstance(bias, Local):
+        own = bias._var if entry.name == "linear" else bias._var.view([-1] + [1] * int(entry.name[-2]))
+        var = own.expand(mean.shape) if var is None else var + own
+    noise = torch.randn_like(mean)
+    return mean + square_root(cast(Tensor, var)).to(mean.dtype) * noise

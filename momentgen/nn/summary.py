@@ -13,12 +13,11 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
-from momentgen.laws.border import DEFAULT, method
-from momentgen.laws.by_default import by_flag
+from momentgen.laws.border import method
 from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
-from momentgen.laws.methods import ALL
+from momentgen.laws.methods import ALL, DEFAULT, by_flag
 from momentgen.laws.notes import listening
 from momentgen.laws.values import as_moments, lower
 from momentgen.nn.monte_carlo import kind_of, monte_carlo, propagated

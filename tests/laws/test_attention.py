@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments, noisy
 from momentgen.laws import diagonal, listening
-from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.softmax import softmax
+from momentgen.laws.rules.attention import attention
 
 Pair = tuple[Tensor, Tensor | None]
 

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from momentgen.laws import Diagonal, point
 from momentgen.laws.activations import BY_FUNCTION
+from momentgen.laws.diagonal import Point
 from momentgen.laws.law import rule_of
-from momentgen.laws.point import Point
 from momentgen.runtime import Moments
 
 #: effects of calls that are linear in their operands together

@@ -12,15 +12,15 @@ from torch import nn
 
 import momentgen
 from momentgen import noisy
-from momentgen.laws import TrainingModeWarning, by_default
+from momentgen.laws import TrainingModeWarning, methods
 
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> Iterator[None]:
-    before = set(by_default._told)
-    by_default._told.clear()
+    before = set(methods._told)
+    methods._told.clear()
     yield
-    by_default._told.update(before)
+    methods._told.update(before)
 
 
 def _network() -> nn.Module:

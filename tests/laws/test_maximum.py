@@ -14,8 +14,7 @@ from torch import Tensor
 
 import momentgen.generated
 import momentgen.laws.numerics.maximum as module
-from momentgen.laws.numerics.maximum import maximum_of, maximum_of_windows
-from momentgen.laws.numerics.maximum_native import native_maximum
+from momentgen.laws.numerics.maximum import maximum_of, maximum_of_windows, native_maximum
 
 INF = math.inf
 

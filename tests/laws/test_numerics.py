@@ -16,12 +16,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from momentgen.errors import InputError
-from momentgen.laws.numerics.attention import attention
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.normalise import l2_normalise, layer_norm, rms_norm
 from momentgen.laws.numerics.quadrature import quadrature
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.numerics.softmax import log_softmax, softmax
+from momentgen.laws.rules.attention import attention
 
 Pair = tuple[Tensor, Tensor]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws import Diagonal, diagonal, lower, point
 from momentgen.laws.activations import UNDEFINED
-from momentgen.laws.point import Point
+from momentgen.laws.diagonal import Point
 from momentgen.laws.table import KINDS
 from momentgen.runtime import Moments
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal, listening, point
+from momentgen.laws.analysis import root_of_affine
 
 
 def assert_is_the_op(by_hand: Callable[..., Any], op: Callable[..., Any], *shape: int, **options: Any) -> None:
@@ -242,6 +243,19 @@ def test_a_norm_written_by_hand_is_its_op(name: str) -> None:
     x = normal_input(*shape).mean
     torch.testing.assert_close(by_hand(x), op(x), rtol=1e-4, atol=1e-4)
     assert torch.equal(by_hand(point(x)).value, by_hand(x))
+
+
+def _roots(*steps: tuple[Any, ...]) -> Any:
+    """What a chain of functions is, each of the one before and a number."""
+    return root_of_affine(tuple((name, (("value", at), *rest), ()) for at, (name, *rest) in enumerate(steps)))
+
+
+def test_a_root_is_told_by_its_values_and_what_is_nearly_one_is_none() -> None:
+    assert _roots(("mul", 4.0), ("add", 1e-5), ("sqrt",)) == pytest.approx((2.0, 2.5e-6, 1))
+    assert _roots(("sqrt",), ("add", 1e-8), ("reciprocal",)) == pytest.approx((1.0, 1e-16, -1))
+    assert _roots(("sqrt",), ("clamp", 1e-12)) == pytest.approx((1.0, 1e-24, 1))
+    for steps in (("sqrt",), ("add", -1e-4)), (("sqrt",), ("add", 0.1)), (("mul", 2.0),), (("sqrt",), ("clamp", 0, 9)):
+        assert _roots(*steps) is None
 
 
 def test_a_centred_value_is_that_of_samples() -> None:

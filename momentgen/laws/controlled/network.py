@@ -16,8 +16,8 @@ from torch.overrides import BaseTorchFunctionMode
 
 from momentgen.errors import InputError
 from momentgen.laws.border import Method, entered, method, run
+from momentgen.laws.convert import Function
 from momentgen.laws.example_arguments import first_tensor
-from momentgen.laws.functions import Function
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, flattened, leaves_of
 from momentgen.runtime import JointMoments, Moments

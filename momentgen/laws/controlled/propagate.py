@@ -25,8 +25,7 @@ from momentgen.laws.controlled.state import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note, overheard
-from momentgen.laws.sources import by_example
-from momentgen.laws.values import check, lower
+from momentgen.laws.values import by_example, check, lower
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
 from momentgen.runtime.one_thread import one_thread

@@ -21,7 +21,7 @@ from momentgen.laws.controlled.noise import BESIDE, Given, InputNoise
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax
-from momentgen.laws.functions import Function
+from momentgen.laws.convert import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
 from momentgen.runtime.one_thread import one_thread

@@ -1,4 +1,4 @@
-// The maximum over windows of independent normal values, and its gradients.  maximum_native.py puts before this text
+// The maximum over windows of independent normal values, and its gradients.  maximum.py puts before this text
 // REAL, integers as wide (WORD, SIGNED), MANTISSA, BIAS and MAGIC of REAL's bits, and the constants of the integral,
 // which maximum_integral.py computes with torch and explains.
 //

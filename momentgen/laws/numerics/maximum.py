@@ -1,8 +1,8 @@
 """Moments of the maximum of n independent normal values, exact to 0.1 % by one integral.
 
 :mod:`momentgen.laws.numerics.maximum_integral` has the formulas, in torch, and ``maximum.c`` the same in C, ten times
-faster; :mod:`momentgen.laws.numerics.maximum_native` calls it.  Both serve the two operators that are defined here:
-moments of the maximum over windows of each row of values, and their gradients.
+faster.  Both serve the two operators that are defined here: moments of the maximum over windows of each row of values,
+and their gradients.
 
 Mean and standard deviation were measured to be within 0.1 % of the standard deviation for n = 3 to 1000, for
 
@@ -25,6 +25,8 @@ The accuracy is a promise: σ of windows of 2 x 2 and 3 x 3 values within 2 %, m
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -34,14 +36,96 @@ from torch import Tensor
 
 import momentgen.generated
 from momentgen.errors import InputError
-from momentgen.laws.numerics.maximum_integral import RULES, moments_of
-from momentgen.laws.numerics.maximum_native import native_maximum
+from momentgen.laws.numerics.maximum_integral import RULES, legendre, moments_of
+from momentgen.laws.numerics.maximum_rule import definitions
 from momentgen.laws.numerics.root import square_root
+from momentgen.native import c_sources
 from momentgen.runtime.autograd import in_forward_mode, transformed
+from momentgen.runtime.kernel_cache import compile_and_load
+from momentgen.runtime.toolchain import Unavailable, warn_once
 
-__all__ = ["maximum_of", "maximum_of_windows"]
+__all__ = ["NativeMaximum", "maximum_of", "maximum_of_windows", "native_maximum"]
 
 _Pair = tuple[Tensor, Tensor]
+
+_NUMBERS = ("rows", "windows", "n", "size", "nodes", "threads")
+_POINTERS = ("table", "places", "weights", "mean", "var", "grad_of_mean", "grad_of_var", "out_mean", "out_var")
+
+
+class _Problem(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in _NUMBERS),
+        ("reach_square", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in _POINTERS),
+    )
+
+
+class NativeMaximum:
+    """The compiled functions for one dtype; all tensors are contiguous, of that dtype and on the CPU.
+
+    Args:
+        dtype: float32 or float64.
+
+    Raises:
+        Unavailable: if this machine cannot compile C.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        real = "double" if dtype == torch.float64 else "float"
+        self._rule = RULES[dtype]
+        self._real = ctypes.c_double if dtype == torch.float64 else ctypes.c_float
+        library = compile_and_load(f"maximum_of_windows_{real}", c_sources.maximum_of_windows(definitions(real)))
+        self._moments, self._gradients = library.maximum_moments, library.maximum_gradients
+        for function in (self._moments, self._gradients):
+            function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_int64
+
+    def moments(self, mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
+        """Mean and variance of the maximum of each window; shapes as in :func:`maximum_of_windows`."""
+        found = mean.new_empty(len(mean), len(table)), mean.new_empty(len(mean), len(table))
+        return self._run(self._moments, mean, var, table, (None, None), found)
+
+    def gradients(self, mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
+        """Gradients of mean and variance, each of shape ``(rows, size)``; of the results' ``(rows, windows)``."""
+        found = torch.zeros_like(mean), torch.zeros_like(var)
+        return self._run(self._gradients, mean, var, table, (grad_of_mean, grad_of_var), found)
+
+    def _run(
+        self,
+        function: Callable[..., int],
+        mean: Tensor,
+        var: Tensor,
+        table: Tensor,
+        grads: tuple[Tensor | None, Tensor | None],
+        found: _Pair,
+    ) -> _Pair:
+        rows, (windows, n) = len(mean), table.shape
+        nodes = self._rule.nodes(n)
+        numbers = (rows, windows, n, mean.shape[1], nodes, torch.get_num_threads() if rows * windows > 64 else 1)
+        places = [ctypes.addressof(part) for part in _places(nodes, self._real)]
+        pointers = [None if tensor is None else tensor.data_ptr() for tensor in (mean, var, *grads, *found)]
+        problem = _Problem(*numbers, self._rule.reach_square(n), table.data_ptr(), *places, *pointers)
+        if not function(ctypes.byref(problem)):
+            raise MemoryError(f"maximum: no memory for windows of {n} values")
+        return found
+
+
+@functools.cache
+def _places(nodes: int, real: Any) -> tuple[ctypes.Array[Any], ctypes.Array[Any]]:
+    places, weights = legendre(nodes)
+    return (real * nodes)(*places), (real * nodes)(*weights)
+
+
+@functools.cache
+def native_maximum(dtype: torch.dtype) -> NativeMaximum | None:
+    """The functions for a dtype, None where there are none."""
+    if dtype not in RULES:
+        return None
+    try:
+        return NativeMaximum(dtype)
+    except Unavailable as reason:
+        warn_once("maximum of windows", f"the slower PyTorch code computes maxima of more than two values: {reason}")
+        return None
+
 
 # Elements of the largest intermediate tensor of one slice of the torch code: 1 MiB in float32 on a CPU, by measurement;
 # a GPU waits for the launches of small ones.
@@ -50,23 +134,11 @@ _SLICE_OF_GPU = 2**24
 
 
 def maximum_of(mean: Tensor, var: Tensor, dim: int) -> _Pair:
-    """Moments of the maximum of independent normal values along ``dim``.
+    """Moments of the maximum of independent normal values along ``dim``; see :func:`maximum_of_windows`.
 
-    Args:
-        mean: means, of any shape, -inf allowed.
-        var: *variances*, of the same shape, not negative.
-        dim: the dimension to reduce.
-
-    Returns:
-        Mean and variance, of the input's shape without ``dim``; see :func:`maximum_of_windows`.
-
-    Raises:
-        InputError: if there is nothing along ``dim``.
-
-    Example:
-        >>> mean, var = maximum_of(torch.zeros(3), torch.ones(3), 0)
-        >>> mean, var  # 3 / (2 √π) and 1 + √3 / (2 π) - 9 / (4 π)
-        (tensor(0.8463), tensor(0.5595))
+    >>> mean, var = maximum_of(torch.zeros(3), torch.ones(3), 0)
+    >>> mean, var  # 3 / (2 √π) and 1 + √3 / (2 π) - 9 / (4 π)
+    (tensor(0.8463), tensor(0.5595))
     """
     n = mean.shape[dim]
     if n == 2:
@@ -162,25 +234,18 @@ def _in_slices(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) ->
     return tuple([torch.cat(part) for part in zip(*parts, strict=True)])
 
 
-def _native(tensor: Tensor) -> Any:
-    return native_maximum(tensor.dtype) if tensor.is_cpu else None
+def _computed(name: str, formula: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """What an operator computes without a derivative: by that method of the C, else by the torch code."""
 
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        native = native_maximum(tensors[0].dtype) if tensors[0].is_cpu else None
+        if native is not None:
+            found: tuple[Tensor, ...] = getattr(native, name)(*(tensor.contiguous() for tensor in tensors))
+            return found
+        with torch.no_grad():
+            return _in_slices(formula, *tensors)
 
-def _compute_moments(mean: Tensor, var: Tensor, table: Tensor) -> tuple[Tensor, ...]:
-    if (native := _native(mean)) is not None:
-        return native.moments(mean.contiguous(), var.contiguous(), table.contiguous())
-    with torch.no_grad():
-        return _in_slices(_formula, mean, var, table)
-
-
-def _compute_gradients(
-    mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor
-) -> tuple[Tensor, ...]:
-    tensors = mean, var, grad_of_mean, grad_of_var, table
-    if (native := _native(mean)) is not None:
-        return native.gradients(*(tensor.contiguous() for tensor in tensors))
-    with torch.no_grad():
-        return _in_slices(_formula_of_gradients, *tensors)
+    return compute
 
 
 _library: Any = torch.library.Library("momentgen", "FRAGMENT")
@@ -192,21 +257,20 @@ _library.define(
     "-> (Tensor, Tensor)",
     tags=torch.Tag.pt2_compliant_tag,
 )
-_library.impl("maximum_of_windows", _compute_moments, "CompositeExplicitAutograd")
-_library.impl("maximum_of_windows_gradients", _compute_gradients, "CompositeExplicitAutograd")
+_library.impl("maximum_of_windows", _computed("moments", _formula), "CompositeExplicitAutograd")
+_computed_gradients = _computed("gradients", _formula_of_gradients)
+_library.impl("maximum_of_windows_gradients", _computed_gradients, "CompositeExplicitAutograd")
 
 
+@torch.library.register_fake("momentgen::maximum_of_windows", lib=_library)  # type: ignore[untyped-decorator]
 def _fake_moments(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
     shape = mean.shape[0], table.shape[0]
     return mean.new_empty(shape), mean.new_empty(shape)
 
 
-def _fake_gradients(mean: Tensor, var: Tensor, grad_of_mean: Tensor, grad_of_var: Tensor, table: Tensor) -> _Pair:
-    return mean.new_empty(mean.shape), mean.new_empty(mean.shape)
-
-
-torch.library.register_fake("momentgen::maximum_of_windows", _fake_moments, lib=_library)
-torch.library.register_fake("momentgen::maximum_of_windows_gradients", _fake_gradients, lib=_library)
+@torch.library.register_fake("momentgen::maximum_of_windows_gradients", lib=_library)  # type: ignore[untyped-decorator]
+def _fake_gradients(mean: Tensor, *rest: Tensor) -> _Pair:
+    return torch.empty_like(mean), torch.empty_like(mean)
 
 
 # ------------------------------------------------------------- derivatives

@@ -15,7 +15,7 @@ of an element that matters, and t0 lies some s above ``lo``.  Among many element
 few more values of F then move ``lo`` up first.
 
 Second of three parts: :mod:`momentgen.laws.numerics.maximum` is the function, and
-:mod:`momentgen.laws.numerics.maximum_native` this integral in C, with the constants from here.
+:mod:`momentgen.laws.numerics.maximum` this integral in C, with the constants from here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from momentgen.laws.numerics.bounds import at_least
 from momentgen.laws.numerics.maximum_rule import CONSTANTS
 from momentgen.laws.numerics.maximum_rule import RULES as RULES_OF_C
-from momentgen.laws.numerics.root import square_root
+from momentgen.laws.numerics.root import at_least, square_root
 from momentgen.runtime.dynamo import constant_result
 
 __all__ = ["RULES", "legendre", "moments_of"]

@@ -48,8 +48,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.numerics.bounds import at_least, at_most
-from momentgen.laws.numerics.root import square_root
+from momentgen.laws.numerics.root import at_least, at_most, square_root
 
 __all__ = ["centred", "l2_normalise", "layer_norm", "rms_norm"]
 
@@ -270,23 +269,12 @@ def layer_norm(mean: Tensor, var: Tensor, dims: int, eps: float) -> tuple[Tensor
 
 
 def rms_norm(mean: Tensor, var: Tensor, dims: int, eps: float | None = None) -> tuple[Tensor, Tensor]:
-    """Moments of x / sqrt(mean(x²) + eps) over the last ``dims`` dimensions, without weight.
+    """Moments of x / sqrt(mean(x²) + eps) over the last ``dims`` dimensions, no weight; else as :func:`layer_norm`.
 
-    Args:
-        mean: means of x, shape (..., *normalised).
-        var: variances of x, same shape, not negative.
-        dims: how many of the last dimensions are normalised over.
-        eps: not negative; None for the dtype's machine epsilon, as torch takes it.
+    With ``eps`` None it is the dtype's machine epsilon, as torch takes it.
 
-    Returns:
-        Mean and variance, in the input's shape and dtype; as accurate as :func:`layer_norm`.
-
-    Raises:
-        InputError: if ``dims`` is not a number of dimensions of ``mean``.
-
-    Example:
-        >>> rms_norm(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.0]), 1, 0.0)
-        (tensor([0.8485, 1.1314]), tensor([0., 0.]))
+    >>> rms_norm(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.0]), 1, 0.0)
+    (tensor([0.8485, 1.1314]), tensor([0., 0.]))
     """
     return _over_last(mean, var, dims, torch.finfo(mean.dtype).eps if eps is None else eps, False)
 
@@ -297,18 +285,8 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
     Where E|x|² is at most eps² the divisor is taken for eps, elsewhere for |x|.  This is exact for a certain input, and
     for a random one unless |x| is of the size of eps itself.
 
-    Args:
-        mean: means of x, of any shape.
-        var: variances of x, same shape, not negative.
-        dim: the dimension of the norm.
-        eps: positive.
-
-    Returns:
-        Mean and variance, in the input's shape and dtype; as accurate as :func:`layer_norm`.
-
-    Example:
-        >>> l2_normalise(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.0]), 0)
-        (tensor([0.6000, 0.8000]), tensor([0., 0.]))
+    >>> l2_normalise(torch.tensor([3.0, 4.0]), torch.tensor([0.0, 0.0]), 0)
+    (tensor([0.6000, 0.8000]), tensor([0., 0.]))
     """
     if not mean.numel():
         return torch.zeros_like(mean), torch.zeros_like(var)
@@ -326,13 +304,8 @@ def l2_normalise(mean: Tensor, var: Tensor, dim: int, eps: float = 1e-12) -> tup
 def centred(var: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Variance of x - mean(x) over ``dims``: v_i (1 - 2/n) + Σ v / n², exact for any independent x.
 
-    Args:
-        var: variances of x, any shape.
-        dims: over which the mean is taken.
-
-    Example:
-        >>> centred(torch.ones(4), (0,))
-        tensor([0.7500, 0.7500, 0.7500, 0.7500])
+    >>> centred(torch.ones(4), (0,))
+    tensor([0.7500, 0.7500, 0.7500, 0.7500])
     """
     n = math.prod(var.shape[d] for d in dims)
     if n <= 1:

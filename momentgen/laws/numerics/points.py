@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["POINTS", "normal_points", "standard_points"]
+__all__ = ["POINTS", "elsewhere", "normal_points", "standard_points"]
 
 #: how many points are enough for a class posterior or the moments of a softmax
 POINTS = 512
@@ -22,7 +22,7 @@ def normal_points(dimensions: int, count: int = POINTS) -> Tensor:
     >>> normal_points(3).shape, bool(normal_points(3).sum().abs() < 1e-9)
     (torch.Size([512, 3]), True)
     """
-    return _outside(_drawn, dimensions, count)
+    return elsewhere(_drawn, dimensions, count)
 
 
 @functools.lru_cache(maxsize=16)
@@ -33,10 +33,10 @@ def standard_points(dimensions: int, count: int = POINTS) -> Tensor:
         dimensions: fewer than half of ``count``.
         count: of the points, even.
     """
-    return _outside(_whitened, normal_points(dimensions, count))
+    return elsewhere(_whitened, normal_points(dimensions, count))
 
 
-def _outside(make: Any, *args: Any) -> Tensor:
+def elsewhere(make: Any, *args: Any) -> Tensor:
     """The result of ``make`` outside of the active transforms of ``torch.func``, which belong to a thread."""
     with ThreadPoolExecutor(1) as other:
         return other.submit(make, *args).result()

@@ -134,7 +134,4 @@ def quadrature(
         average = average + share * step
         squares = squares + (mass * (1 - share)) * step * step
     # A certain value is the function's own, even where that is infinite; the differences are not a number there.
-    return (
-        torch.where(random, average, first).to(mean.dtype),
-        torch.where(random, squares / total, 0).to(mean.dtype),
-    )
+    return (torch.where(random, average, first).to(mean.dtype), torch.where(random, squares / total, 0).to(mean.dtype))

@@ -1,4 +1,8 @@
-"""Roots: of variances, of covariance matrices, and of a sum of squares of normal values, taken as gamma distributed."""
+"""Roots: of variances, of covariance matrices, of sums of squares taken as gamma distributed; values within bounds.
+
+Variances of certain values are exactly 0, and rounding makes some negative.  They are held at 0, and the derivative at
+exactly 0 must stay.  That of ``torch.clamp`` at its bound is 1 before torch 2.14 and 0 since.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from momentgen.laws.numerics.bounds import at_least
+__all__ = ["at_least", "at_most", "balanced_root", "eigh", "matrix_root", "root_of", "scale_of", "square_root"]
 
-__all__ = ["balanced_root", "eigh", "matrix_root", "root_of", "scale_of", "square_root"]
+
+def at_least(x: Tensor, bound: float) -> Tensor:
+    """``x`` where it is at least ``bound``, and the bound elsewhere; NaN stays NaN.
+
+    >>> x = torch.tensor([-1.0, 0.0, 2.0], requires_grad=True)
+    >>> at_least(x, 0).tolist(), torch.autograd.grad(at_least(x, 0).sum(), x)[0].tolist()
+    ([0.0, 0.0, 2.0], [0.0, 1.0, 1.0])
+    """
+    return torch.where(x < bound, bound, x)
+
+
+def at_most(x: Tensor, bound: float) -> Tensor:
+    """``x`` where it is at most ``bound``, and the bound elsewhere; NaN stays NaN.
+
+    >>> at_most(torch.tensor([0.0, 2.0]), 1)
+    tensor([0., 1.])
+    """
+    return torch.where(x > bound, bound, x)
 
 
 def square_root(var: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from momentgen.generated import logistic_transform, logsigmoid, sigmoid, softplus
-from momentgen.laws.numerics.bounds import at_least
+from momentgen.laws.numerics.root import at_least
 
 __all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax"]
 
@@ -86,10 +86,15 @@ def log_softmax(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 def _moments(mean: Tensor, var: Tensor, dim: int, plain: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
     x, v, z, masked = _prepare(mean, var, dim)
-    odds = _log_odds(z, v)
+    if z.shape[-1] > _TREE:
+        odds = log_odds(z, v)
+    else:
+        others_mean, others_var = _others(z, v)
+        odds = z - others_mean, v + others_var
     q, w = probabilities(*odds) if plain is torch.softmax else logsigmoid(*odds)
-    # Certain rows are torch's own; the difference carries the gradient of q and is otherwise exactly 0.
-    sure, exact = _is_certain(v, masked), plain(x, -1).detach()
+    # Rows of which nothing is random, or one class is not masked, are torch's own; the difference carries the gradient
+    # of q and is otherwise exactly 0.
+    sure, exact = (v == 0).all(-1, keepdim=True) | ((~masked).sum(-1, keepdim=True) == 1), plain(x, -1).detach()
     nothing = masked.all(-1, keepdim=True)
     q = torch.where(sure, exact + (q - q.detach()), q)
     q = torch.where(masked & ~nothing if plain is torch.softmax else masked, exact, q)
@@ -103,12 +108,6 @@ def merge(mean_a: Tensor, var_a: Tensor, mean_b: Tensor, var_b: Tensor) -> tuple
 
     With A the lower one, logaddexp is B + softplus(A - B).  By Stein's lemma the covariance of B with the softplus is
     -Var B times the expected sigmoid of A - B.
-
-    Args:
-        mean_a: shape any, as the others.
-        var_a: variance of A.
-        mean_b: mean of B.
-        var_b: variance of B.
     """
     high = torch.maximum(mean_a, mean_b)
     gap, total = torch.minimum(mean_a, mean_b) - high, var_a + var_b
@@ -145,10 +144,7 @@ def _sharp(odds: Tensor, spread: Tensor, q: Tensor, w: Tensor) -> tuple[Tensor, 
 
 
 def log_odds(
-    z: Tensor,
-    var: Tensor,
-    shared: Callable[[Tensor], Tensor] | None = None,
-    careful: bool = True,
+    z: Tensor, var: Tensor, shared: Callable[[Tensor], Tensor] | None = None, careful: bool = True
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of the log-odds of each class, by self-consistency (see the module).
 
@@ -222,14 +218,6 @@ def _others_of(q: Tensor, terms: Tensor, careful: bool) -> tuple[Tensor, Tensor]
     return others, torch.where(large, small.sum(-1, keepdim=True), 1 - q)
 
 
-def _log_odds(z: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the log-odds by the tree or by self-consistency, as the number of classes says."""
-    if z.shape[-1] > _TREE:
-        return log_odds(z, var)
-    others_mean, others_var = _others(z, var)
-    return z - others_mean, var + others_var
-
-
 def _others(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the LSE of all other classes, for each class of the last dimension, by the tree."""
     classes = mean.shape[-1]
@@ -256,11 +244,6 @@ def _others(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         )
         out_mean, out_var = out_mean.flatten(-2), out_var.flatten(-2)
     return out_mean[..., :classes], out_var[..., :classes]
-
-
-def _is_certain(var: Tensor, masked: Tensor) -> Tensor:
-    """Rows of which nothing is random, or a single class is not masked: it has probability 1 for certain."""
-    return (var == 0).all(-1, keepdim=True) | ((~masked).sum(-1, keepdim=True) == 1)
 
 
 def _prepare(mean: Tensor, var: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

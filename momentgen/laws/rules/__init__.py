@@ -7,22 +7,18 @@ Importing this package registers all.
 from __future__ import annotations
 
 from momentgen.laws.rules import (
-    arithmetic,
     attention,
     certain,
     composite,
     elementwise,
-    forms,
     linear,
     maxima,
     movement,
     noise,
     norms,
     products,
-    statistics,
-)
+)  # fmt: skip
 
 __all__ = [
-    "arithmetic", "attention", "certain", "composite", "elementwise", "forms", "linear", "maxima", "movement", "noise",
-    "norms", "products", "statistics",
+    "attention", "certain", "composite", "elementwise", "linear", "maxima", "movement", "noise", "norms", "products"
 ]  # fmt: skip

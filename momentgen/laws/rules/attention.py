@@ -10,20 +10,139 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.closed_forms import number_of
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import RESHAPES, Diagonal, made, pair
 from momentgen.laws.law import Law, rule
-from momentgen.laws.movement import RESHAPES
-from momentgen.laws.notes import note
-from momentgen.laws.numerics.attention import attention as moments
+from momentgen.laws.notes import note, unsupported
+from momentgen.laws.numerics.root import at_least
+from momentgen.laws.numerics.softmax import log_odds, probabilities
 from momentgen.laws.patterns import CASTS, made_by, operation, scaled
+from momentgen.laws.programs import number_of
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
-__all__ = ["attention", "attention_by_parts", "gram"]
+__all__ = ["attention", "by_hand", "gram"]
+
+Pair = tuple[Tensor, Tensor | None]
+
+#: logit of a masked key, as in the softmax
+_MASKED = -1e9
+#: smallest denominator of h: beyond, with one weight above about 0.997, (V - o)² keeps no digits in float32
+_SMALLEST = 1e-5
+
+
+def attention(
+    query: Pair,
+    key: Pair,
+    value: Pair,
+    scale: float,
+    bias: Tensor | None = None,
+    drop: float = 0.0,
+    *,
+    nothing: float = math.nan,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance of ``softmax(scale Q Kᵀ + bias) V``, all entries of Q, K and V independent and normal.
+
+    The logits of one query share that query, so they are correlated; with Q, K their means and v_Q, v_K the variances,
+
+        Cov(x_j, x_k) = scale² (δ_jk own_j + Σ_e v_Q,e K_je K_ke),  own_j = Σ_e (Q_e² + v_Q,e) v_K,je.
+
+    One probability needs only the variance of x_j - Σ_k q_k x_k, for which two products with the keys suffice.  The law
+    of its log-odds then comes from self-consistency (:func:`momentgen.laws.numerics.softmax.log_odds`).  With q_j and
+    u_j the means and variances of the probabilities, V and v_V those of the values, and o = Σ q_j V_j,
+
+        Var = Σ_j h_j (V_j - o)² + Σ_j (u_j + q_j²) v_V,j,    h_j = u_j / (1 - 2 q_j + Σ_k q_k²).
+
+    The denominator makes the first term exact for two keys.  For more keys it is exact if the noise of the logits is
+    independent and alike, and the probabilities change linearly.  It is also right on average for the correlated part
+    where keys and values are unrelated.  (Without it, as in Σ u_j (V_j - o)², σ is 30 % too small for two keys.)
+
+    Args:
+        query: mean and variance (None: certain) of the queries, shape ``(..., L, E)``.
+        key: of the keys, shape ``(..., S, E)``.
+        value: of the values, shape ``(..., S, Ev)``.
+        scale: factor of the logits, usually ``E**-0.5``.
+        bias: certain, added to the logits, broadcastable to ``(..., L, S)``; ``-inf`` masks a key.
+        drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
+        nothing: the mean of an output whose query has all of its keys masked.  A softmax of such logits is NaN in
+            torch, as is attention written by hand; ``F.scaled_dot_product_attention`` gives 0 for certain.
+
+    Returns:
+        Mean and variance, shape ``(..., L, Ev)``.  If all is certain these are torch's mean and variance 0.
+
+    >>> x, half = torch.eye(2), torch.full((2, 2), 0.5)
+    >>> mean, var = attention((x, half), (x, half), (x, None), scale=1.0)
+    >>> mean.sum(-1), bool((var > 0).all())
+    (tensor([1., 1.]), True)
+    """
+    (q, vq), (k, vk), (v, vv) = query, key, value
+    logits = scale * (q @ k.mT)
+    masked, whole = None, None
+    if bias is not None:
+        logits = logits + bias
+        masked = logits == -math.inf
+        whole = masked.all(-1, keepdim=True)  # all is masked: computed as of equal logits, so that no NaN arises
+        logits = torch.where(masked, torch.where(whole, 0.0, -math.inf), logits)
+    if vq is None and vk is None:
+        weights = torch.softmax(logits, -1)
+        second = weights * weights if vv is not None or drop else None
+        mean = weights @ v
+        var = torch.zeros_like(mean)
+    else:
+        second, mean, var = _random_weights(logits, q, vq, k, vk, v, scale, masked)
+    if vv is not None and second is not None:
+        var = var + second @ vv
+    if drop and second is not None:
+        # E p² E V² times the variance of a kept and scaled weight; this is not a matter of V - o.
+        square = v * v if vv is None else v * v + vv
+        var = var + drop / (1 - drop) * (second @ square)
+    if whole is not None:
+        spread = nothing if math.isnan(nothing) else 0.0
+        mean, var = mean.masked_fill(whole, nothing), var.masked_fill(whole, spread)
+    return mean, var
+
+
+def _random_weights(
+    logits: Tensor,
+    q: Tensor,
+    vq: Tensor | None,
+    k: Tensor,
+    vk: Tensor | None,
+    v: Tensor,
+    scale: float,
+    masked: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Second moments of the weights; mean of the output, and its variance for certain values."""
+    square = scale * scale
+    own = logits.new_zeros(()) if vk is None else square * ((q * q if vq is None else q * q + vq) @ vk.mT)
+    if masked is not None:
+        logits, own = logits.masked_fill(masked, _MASKED), own.masked_fill(masked, 0.0)
+    z = logits - logits.amax(-1, keepdim=True).detach()
+    # A shift of all keys or values leaves all as it is, but for the digits that differences lose; nor has it gradients.
+    centred_key = k - k.detach().mean(-2, keepdim=True)
+    shared = None
+    if vq is not None:
+        transposed = centred_key.mT
+        noise = square * vq
+        alone = noise @ (transposed * transposed)
+
+        def shared(p: Tensor) -> Tensor:
+            """Variance of the shared part of x_j - Σ p_k x_k: Σ_e v_Q,e (K_je - Σ p_k K_ke)²."""
+            centre = (p if masked is None else p.masked_fill(masked, 0.0)) @ centred_key  # p is 0 but for its error
+            weighted = noise * centre
+            found = at_least(alone - 2 * (weighted @ transposed) + (weighted * centre).sum(-1, keepdim=True), 0)
+            return found if masked is None else found.masked_fill(masked, 0.0)
+
+    odds, spread = log_odds(z, own, shared, careful=False)
+    p, u = probabilities(odds, spread, None if masked is None else masked & ~masked.all(-1, keepdim=True))
+    if masked is not None:
+        p, u = p.masked_fill(masked, 0.0), u.masked_fill(masked, 0.0)
+    middle = v.detach().mean(-2, keepdim=True)
+    values = v - middle
+    mean = p @ values
+    h = u / (1 - 2 * p + (p * p).sum(-1, keepdim=True)).clamp_min(_SMALLEST)
+    var = h @ (values * values) + mean * (mean * h.sum(-1, keepdim=True) - 2 * (h @ values))
+    return u + p * p, mean + middle, at_least(var, 0)
 
 
 #: a summand of the logits that is this low is a mask
@@ -33,37 +152,19 @@ _MASKED = -1e3
 def attended(
     query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
 ) -> Any:
-    """Attention by its rule for moments.
-
-    Args:
-        query: shape ``(..., L, E)``; it, key and value are laws or tensors.
-        key: shape ``(..., S, E)``.
-        value: shape ``(..., S, Ev)``.
-        scale: of the products.
-        bias: a certain summand of the logits, broadcast to ``(..., L, S)``, or None.
-        drop: probability with which dropout drops a weight.
-        nothing: the mean of an output whose query has all of its keys masked.
-    """
-    note("attention: queries, keys and values taken as independent of each other")
+    """Attention by its rule for moments, see :func:`attention`; of laws or tensors, with a certain summand ``bias``."""
+    if any(pair(part)[1] is not None for part in (query, key)):
+        note("attention: queries, keys and values taken as independent of each other")
     if isinstance(bias, torch.Tensor):
         # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
         low = bias < _MASKED
         low = low & ~low.all(-1, keepdim=True)
         bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
-    return made(*moments(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
+    return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
 
 
 class _Weights(NamedTuple):
-    """Weights ``softmax(scale · q kᵀ + bias)``, with dropout or not.
-
-    Args:
-        query: shape ``(..., L, E)``.
-        key: shape ``(..., S, E)``.
-        scale: of the products.
-        bias: a certain summand, or None.
-        drop: probability with which a weight is dropped.
-        batch: leading dimensions of the product.
-    """
+    """Weights ``softmax(scale · q kᵀ + bias)``, with dropout or not, and the leading dimensions of the product."""
 
     query: Any
     key: Any
@@ -141,7 +242,8 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
             inner, mask, fill = args[1], args[0].logical_not(), args[2]
         else:
             inner, mask, fill = args[2], args[0], args[1]
-        lowest = fill.flatten()[0] if isinstance(fill, Tensor) and _is_constant(fill) else fill
+        is_constant = isinstance(fill, Tensor) and (fill.numel() == 1 or not any(fill.stride()))
+        lowest = fill.flatten()[0] if is_constant else fill
         number = number_of(lowest)
         if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _MASKED:
             return None
@@ -159,11 +261,7 @@ def _step(law: Law) -> tuple[Law, Any, Any] | None:
     return inner, other if name == "add" else -other, 1.0
 
 
-def _is_constant(fill: Tensor) -> bool:
-    return fill.numel() == 1 or all(step == 0 for step in fill.stride())
-
-
-def attention(weights: Any, value: Any) -> Any:
+def by_hand(weights: Any, value: Any) -> Any:
     """``softmax(scale · q kᵀ + bias) @ v`` written by hand, by the rule of attention; None if it is not that.
 
     Args:
@@ -175,19 +273,16 @@ def attention(weights: Any, value: Any) -> Any:
         other = _transposed(value)
         if other is None or _weights(other) is None or not isinstance(weights, Law | Tensor) or weights.ndim < 2:
             return None
-        out = attention(other, weights.transpose(-2, -1))
+        out = by_hand(other, weights.transpose(-2, -1))
         return None if out is None else out.transpose(-2, -1)
     if value.ndim < 2:
         return None
-    return _attended(found, tuple(weights.shape[:-2]), value)
-
-
-def _attended(found: _Weights, batch: tuple[int, ...], value: Any) -> Any:
-    if batch == found.batch:
-        return attended(found.query, found.key, value, found.scale, found.bias, found.drop)
-    value = value.expand(*batch, *value.shape[-2:]).reshape(*found.batch, *value.shape[-2:])
-    out = attended(found.query, found.key, value, found.scale, found.bias, found.drop)
-    return out.reshape(*batch, *out.shape[-2:])
+    query, key, scale, bias, drop, batch = found
+    if (own := tuple(weights.shape[:-2])) == batch:
+        return attended(query, key, value, scale, bias, drop)
+    value = value.expand(*own, *value.shape[-2:]).reshape(*batch, *value.shape[-2:])
+    out = attended(query, key, value, scale, bias, drop)
+    return out.reshape(*own, *out.shape[-2:])
 
 
 def _transposed(law: Any) -> Law | None:
@@ -216,7 +311,7 @@ def gram(x: Any, y: Any) -> Tensor | None:
 # ------------------------------------------------------------- torch's function
 
 
-_SDPA = ("key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 @rule(Diagonal, "scaled_dot_product_attention")
@@ -227,13 +322,12 @@ def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """Query, key, value, scale, bias and probability of dropout."""
-    bound = {**dict(zip(("query", *_SDPA), args, strict=False)), **kwargs}
+    bound = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
     query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
     if bound.get("enable_gqa"):
         groups = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scale = bound.get("scale")
-    dtype, device = query.dtype, query.device
+    scale, dtype, device = bound.get("scale"), query.dtype, query.device
     if isinstance(mask, Law):
         if mask.RANK:
             raise unsupported(entry, mask, "a mask or bias that is random has no rule")
@@ -245,11 +339,3 @@ def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
     own = query.shape[-1] ** -0.5 if scale is None else scale
     return query, key, value, own, bias, bound.get("dropout_p", 0.0)
-
-
-def attention_by_parts(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``scaled_dot_product_attention`` as two products and a softmax."""
-    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    logits = (query * scale) @ key.transpose(-2, -1)
-    weights = torch.softmax(logits if bias is None else logits + bias, -1)
-    return (F.dropout(weights, drop, True) if drop else weights) @ value

@@ -7,15 +7,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import rebuilt, tensors_of
-from momentgen.laws.diagonal import Diagonal
+from momentgen.laws.diagonal import Diagonal, Point, moved, point, rebuilt, tensors_of
 from momentgen.laws.law import Law, Rule, laws_in, rule, rule_of
-from momentgen.laws.movement import moved
-from momentgen.laws.point import Point, point
+from momentgen.laws.notes import unsupported
 from momentgen.laws.rules import noise
-from momentgen.laws.rules.attention import attention_by_parts
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
@@ -71,11 +67,9 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 @rule(Point, "composite")
 def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if noise.active(entry, args, kwargs):
-        if entry.name == "scaled_dot_product_attention":
-            if _first(args, kwargs)._noise is not None:
-                return attention_by_parts(entry, args, kwargs)  # exact: its weights are certain
-            given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
-            return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
-        return Diagonal.RULES[entry.name](entry, args, kwargs)
-    return _run(entry, args, kwargs)
+    if not noise.active(entry, args, kwargs):
+        return _run(entry, args, kwargs)
+    if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
+        given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+        return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
+    return Diagonal.RULES[entry.name](entry, args, kwargs)

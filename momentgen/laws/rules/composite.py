@@ -17,24 +17,18 @@ from torch.nn.modules.rnn import RNNBase
 from momentgen.errors import UnsupportedError
 from momentgen.laws.diagonal import Diagonal, made, pair
 from momentgen.laws.law import Law, Rule, laws_in, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
 
-def _body(function: Any) -> Callable[..., Any]:
-    """A function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
-    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-    blind = dict.fromkeys(asked, lambda *_: False)
-    return types.FunctionType(
-        function.__code__, {**function.__globals__, **blind}, function.__name__, function.__defaults__
-    )
-
-
 def _by_body(function: Any) -> Rule:
-    body = _body(function)
+    """The rule of a function of torch.nn.functional whose body runs on laws, instead of handing itself to them."""
+    asked = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    known = {**function.__globals__, **dict.fromkeys(asked, lambda *_: False)}
+    body = types.FunctionType(function.__code__, known, function.__name__, function.__defaults__)
     defaults = function.__kwdefaults__ or {}
 
     def rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,13 +65,9 @@ def _check_input(self: RNNBase, input: Any, batch_sizes: Any) -> None:
 RNNBase.check_input = _check_input  # type: ignore[method-assign]
 
 
-def _gate(x: Any, weight: Any, bias: Any) -> Any:
-    return F.linear(x, weight, bias)
-
-
 def _lstm_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
     h, c = state
-    gates = _gate(x, w[0], w[2]) + _gate(h, w[1], w[3])
+    gates = F.linear(x, w[0], w[2]) + F.linear(h, w[1], w[3])
     i, f, g, o = gates.chunk(4, -1)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     h = o.sigmoid() * torch.tanh(c)
@@ -86,7 +76,7 @@ def _lstm_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any,
 
 def _gru_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
     (h,) = state
-    of_x, of_h = _gate(x, w[0], w[2]).chunk(3, -1), _gate(h, w[1], w[3]).chunk(3, -1)
+    of_x, of_h = F.linear(x, w[0], w[2]).chunk(3, -1), F.linear(h, w[1], w[3]).chunk(3, -1)
     r, z = torch.sigmoid(of_x[0] + of_h[0]), torch.sigmoid(of_x[1] + of_h[1])
     n = torch.tanh(of_x[2] + r * of_h[2])
     return (torch.lerp(n, h, z),)
@@ -94,7 +84,7 @@ def _gru_step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, 
 
 def _rnn_step(activation: Callable[[Any], Any]) -> Callable[..., tuple[Any, ...]]:
     def step(x: Any, state: tuple[Any, ...], w: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (activation(_gate(x, w[0], w[2]) + _gate(state[0], w[1], w[3])),)
+        return (activation(F.linear(x, w[0], w[2]) + F.linear(state[0], w[1], w[3])),)
 
     return step
 
@@ -157,56 +147,45 @@ def _cell(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 # ------------------------------------------------------------ the others
 
 
-@rule(Diagonal, "glu")
-def _glu(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else -1)
-    first, second = args[0].chunk(2, dim)
+def _glu(x: Any, dim: int = -1) -> Any:
+    first, second = x.chunk(2, dim)
     return first * torch.sigmoid(second)
+
+
+def _cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
+    """Distances of all pairs of rows: roots of sums of squares."""
+    if p != 2:
+        raise unsupported(torch.cdist, laws_in((x1, x2))[0], f"the distance of p = 2 has a rule, got {p!r}")
+    return torch.sqrt((x1.unsqueeze(-2) - x2.unsqueeze(-3)).square().sum(-1))
+
+
+def _times(x: Any, factor: Any) -> Any:
+    return x if factor == 1 else x * factor
+
+
+_WRITTEN: dict[str, Callable[..., Any]] = {
+    "glu": _glu,
+    "cdist": _cdist,
+    "softmin": lambda input, dim=None, _stacklevel=3, dtype=None: F.softmax(-input, dim, dtype=dtype),
+    "addcmul": lambda input, tensor1, tensor2, value=1: input + _times(tensor1 * tensor2, value),
+    "addcdiv": lambda input, tensor1, tensor2, value=1: input + _times(tensor1 / tensor2, value),
+    "trace": lambda input: input.diagonal().sum(),
+    "linalg_vecdot": lambda x, y, dim=-1: (x * y).sum(dim),
+    "vdot": lambda input, other: (input * other).sum(),
+}
+
+
+@rule(Diagonal, *_WRITTEN)
+def _written_out(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _WRITTEN[entry.name](*args, **kwargs)
 
 
 @rule(Diagonal, "addmm", "addbmm", "baddbmm", "addmv", "addr")
 def _add_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     product = (torch.outer if entry.name == "addr" else torch.matmul)(args[1], args[2])
-    if entry.name == "addbmm":
-        product = product.sum(0)
-    alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
-    product = product if alpha == 1 else product * alpha
-    if beta == 0:  # what is not added may be anything
-        return product
-    return product + (args[0] if beta == 1 else args[0] * beta)
-
-
-@rule(Diagonal, "softmin")
-def _softmin(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    return F.softmax(-args[0], dim, dtype=kwargs.get("dtype"))
-
-
-@rule(Diagonal, "addcmul", "addcdiv")
-def _addcmul(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    product = args[1] * args[2] if entry.name == "addcmul" else args[1] / args[2]
-    value = kwargs.get("value", 1)
-    return args[0] + (product if value == 1 else product * value)
-
-
-@rule(Diagonal, "cdist")
-def _cdist(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Distances of all pairs of rows: roots of sums of squares."""
-    bound = {**dict(zip(("x1", "x2", "p"), args, strict=False)), **kwargs}
-    x, y = bound["x1"], bound["x2"]
-    if bound.get("p", 2.0) != 2:
-        raise unsupported(entry, laws_in((x, y))[0], f"the distance of p = 2 has a rule, got {bound['p']!r}")
-    return torch.sqrt((x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1))
-
-
-@rule(Diagonal, "trace")
-def _trace(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0].diagonal().sum()
-
-
-@rule(Diagonal, "linalg_vecdot", "vdot")
-def _vecdot(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return (args[0] * args[1]).sum(kwargs.get("dim", -1))
+    product = _times(product.sum(0) if entry.name == "addbmm" else product, kwargs.get("alpha", 1))
+    beta = kwargs.get("beta", 1)
+    return product if beta == 0 else product + _times(args[0], beta)  # what is not added may be anything
 
 
 @rule(Diagonal, "lerp")
@@ -218,13 +197,8 @@ def _lerp(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if of_one or (isinstance(a, Diagonal) and isinstance(b, Diagonal) and alike(a, b)):
         return a + w * (b - a)
     (m_a, v_a), (m_b, v_b), (m, v) = pair(a), pair(b), pair(w)
-    var: Any = 0.0
-    if v is not None:
-        var = v * (m_b - m_a) ** 2
     own = 0.0 if v is None else v
-    if v_b is not None:
-        var = var + (m * m + own) * v_b
-    if v_a is not None:
-        var = var + ((1 - m) ** 2 + own) * v_a
-    mean = m_a + m * (m_b - m_a)
-    return made(mean, var)
+    terms = [] if v is None else [v * (m_b - m_a) ** 2]
+    terms += [] if v_b is None else [(m * m + own) * v_b]
+    terms += [] if v_a is None else [((1 - m) ** 2 + own) * v_a]
+    return made(m_a + m * (m_b - m_a), sum(terms[1:], terms[0]))

@@ -1,8 +1,12 @@
-"""Functions of one value at a time: the generated ops, and what is made of them."""
+"""Functions of each value alone: sums, products, quotients, the generated ops, and what is made of them.
+
+Of one source they are one function: :mod:`~momentgen.laws.programs` and :mod:`~momentgen.laws.patterns` know.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -11,24 +15,99 @@ from torch import Tensor
 import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws import table
-from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, UNDEFINED, Activation
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.activations import BY_FUNCTION, INTEGRATED, REGISTERED, UNDEFINED, Activation
+from momentgen.laws.analysis import bent
+from momentgen.laws.diagonal import Diagonal, Point, made, pair
 from momentgen.laws.law import laws_in, remember, rule
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import root_of
-from momentgen.laws.patterns import exp_of_sum
-from momentgen.laws.programs import applied, integrated
-from momentgen.laws.registered import REGISTERED
-from momentgen.laws.rules.arithmetic import quotient, reciprocal
+from momentgen.laws.patterns import exp_of_sum, pattern
+from momentgen.laws.programs import applied, integrated, note_if_related
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 from momentgen.runtime import Op
 
-__all__ = [
-    "op_and_parameters",
-    "power",
-    "random_slope",
-]
+__all__ = ["op_and_parameters", "quotient", "random_slope", "reciprocal"]
+
+
+@rule(Diagonal, "arithmetic")
+def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name, x = entry.name, args[0]
+    if name == "neg":
+        if x._mean is None:
+            return applied(entry, args, kwargs)
+        mean, var = pair(x)
+        return remember(made(-mean, var), entry, args, kwargs, x)
+    y = args[1]
+    if isinstance(x, Point) or isinstance(y, Point):  # a constant, as a tensor is
+        x, y = args = (x._form() if isinstance(x, Point) else x, y._form() if isinstance(y, Point) else y)
+    if kwargs.get("rounding_mode") is not None:
+        raise unsupported(entry, laws_in(args)[0], "rounding is a decision on a random value")
+    of_two = isinstance(x, Diagonal) and isinstance(y, Diagonal)
+    if of_two or any(
+        law._mean is None and isinstance(other, int | float)
+        for law, other in ((x, y), (y, x))
+        if isinstance(law, Diagonal)
+    ):
+        if (found := applied(entry, args, kwargs)) is not None:
+            return found
+        if of_two and (found := pattern(entry, x, y)) is not None:
+            return found
+        note_if_related(entry, x, y)
+    (m1, v1), (m2, v2) = pair(x), pair(y)
+    if (v2 is not None and name == "div") or (v1 is not None and name == "rdiv"):
+        return quotient(entry, args, kwargs)
+    law = made(entry.call(m1, m2, **kwargs), _combined_variance(name, m1, v1, m2, v2, kwargs.get("alpha", 1)))
+    return law if v1 is not None and v2 is not None else remember(law, entry, args, kwargs, y if v1 is None else x)
+
+
+def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None, alpha: float) -> Tensor:
+    """Variance of a sum or product of independent values, at least one of them random."""
+    if name in ("add", "sub", "rsub"):
+        if alpha != 1:
+            v2 = None if v2 is None else alpha * alpha * v2
+            if name == "rsub":
+                v1, v2 = (None if v1 is None else alpha * alpha * v1), (None if v2 is None else v2 / (alpha * alpha))
+        if v1 is None or v2 is None:
+            return v2 if v1 is None else v1  # type: ignore[return-value]
+        return v1 + v2
+    if name == "mul":
+        if v1 is None:
+            return m1 * m1 * v2
+        if v2 is None:
+            return m2 * m2 * v1
+        return v1 * (v2 + m2 * m2) + m1 * m1 * v2
+    return v1 / (m2 * m2) if v1 is not None else v2 / (m1 * m1)
+
+
+def quotient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A quotient with a random denominator, of independent values."""
+    over, under = (args[0], args[1]) if entry.name == "div" else (args[1], args[0])
+    if (found := applied(table.TABLE[torch.reciprocal], (under,), {})) is not None:
+        return over * found
+    note(
+        "a quotient by a random value: its moments exist only where the denominator keeps away from 0. They are right "
+        "to second order there, and only in size where the denominator is within some four standard deviations of 0"
+    )
+    m, v = reciprocal(*under._parts())
+    m1, v1 = pair(over)
+    law = made(m1 * m, _combined_variance("mul", m1, v1, m, v, 1))
+    return law if v1 is not None else remember(law, entry, args, kwargs, under)
+
+
+def reciprocal(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of 1/X, for X that keeps away from 0.
+
+    With c = var/mean² the mean is (1 + c)/mean and the variance c (1 + 8c)/mean², to second order.  Moments of a normal
+    variable's reciprocal do not exist; what is left out is 0.05 % of σ at c = 0.0025 and 1 % at 0.01.  Beyond, the two
+    stay bounded by the noise: they only tell that 1/X is of the order of 1/√var there.
+    """
+    m, v = mean.double(), var.double()
+    random = ~(v <= 0)  # also where it is NaN
+    square = torch.where(random, m * m, 1)
+    spread = torch.where(random, v, 0)
+    about = torch.sign(m) * (square + 2.5 * spread) / (square + spread) ** 1.5
+    inverse = torch.where(random, about, 1 / torch.where(random, 1.0, m))
+    return inverse.to(mean.dtype), (spread * (square + 20 * spread) / (square + 4 * spread) ** 3).to(mean.dtype)
 
 
 def op_and_parameters(row: Activation, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Op, dict[str, float]]:
@@ -78,9 +157,7 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         if len(args) > len(words) + 1:
             raise unsupported(entry, x, f"{op.name} was made known without a parameter for {args[-1]!r}")
         found = op(*pair(x), **{**dict(zip(words, args[1:], strict=False)), **kwargs})
-    elif name == "square":
-        return power(entry, x, 2, args, kwargs)
-    elif row is not None:
+    elif row is not None and name != "square":
         op, params = op_and_parameters(row, args[1:], kwargs)
         found = op(*pair(x), **cast(Any, params))
     elif name in INTEGRATED:
@@ -90,34 +167,28 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return remember(made(*found), entry, args, kwargs, x)
 
 
-def power(entry: Entry, x: Any, exponent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _power(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Powers: 2 in closed form (mean m² + v, variance 2v² + 4m²v), others that are whole by exact quadrature."""
+    exponent: Any = 2 if entry.name == "square" else kwargs["exponent"] if "exponent" in kwargs else args[1]
+    args = args if entry.name == "square" else (x, exponent)
     if isinstance(exponent, Tensor) and exponent.numel() != 1:
         raise unsupported(entry, x, f"one exponent has a rule, got a tensor of shape {tuple(exponent.shape)}")
     if exponent == 2:
         mean, var = pair(x)
         square = mean * mean
-        return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, kwargs, x)
+        return remember(made(square + var, 2 * var * (var + 2 * square)), entry, args, {}, x)
     if exponent == 1:
         return x
-    if exponent == 0.5:
-        return torch.sqrt(x)
-    if exponent == -0.5:
-        return torch.rsqrt(x)
-    if exponent == -1:
-        return torch.reciprocal(x)
+    for known, function in ((0.5, torch.sqrt), (-0.5, torch.rsqrt), (-1, torch.reciprocal)):
+        if exponent == known:
+            return function(x)
     if isinstance(exponent, int | float) and exponent == int(exponent) and 0 <= exponent <= _EXACT:
-        return integrated(entry, args, kwargs)
+        return integrated(entry, args, {})
     raise unsupported(entry, x, f"whole exponents from 0 to {_EXACT}, ±0.5 and -1 have a rule, got {exponent!r}")
 
 
 #: 24 nodes integrate polynomials up to degree 47 exactly, and a variance has twice the exponent
 _EXACT = 23
-
-
-def _power(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
-    return power(entry, x, exponent, (x, exponent), {})
 
 
 def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -164,33 +235,21 @@ def _between(mean: Tensor, var: Tensor, low: float, high: float) -> tuple[Tensor
 
 
 def _prelu(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """X⁺ − w X⁻: X⁺X⁻ = 0, so Var = Var X⁺ + w² Var X⁻ + 2 w E X⁺ E X⁻.
-
-    The three terms keep at least 3/4 of their absolute sum for w < 0 too, so nothing cancels.
-    """
     weight: Tensor = args[1] if len(args) > 1 else kwargs["weight"]
     mean, var = pair(x)
     if weight.numel() == 1:
         weight = weight.view(())
     elif mean.dim() > 1:
         weight = weight.view(-1, *[1] * (mean.dim() - 2))
-    (up, up_var), (down, down_var) = _both_sides(mean, var)
-    law = made(up - weight * down, up_var + weight.square() * down_var + 2 * weight * up * down)
+    law = made(*bent(mean, var, weight, 1.0))
     return remember(law, entry, (x, weight), {}, x)
-
-
-def _both_sides(mean: Tensor, var: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Moments of max(X, 0) and max(−X, 0)."""
-    op = momentgen.generated.relu
-    return op(mean, var), op(-mean, var)
 
 
 def random_slope(mean: Tensor, var: Tensor, lower: float, upper: float) -> tuple[Tensor, Tensor]:
     """RReLU in training: its slope, uniform, taken analytically."""
-    (up, up_var), (down, down_var) = _both_sides(mean, var)
-    slope, spread = (lower + upper) / 2, (upper - lower) ** 2 / 12
-    below = (slope**2 + spread) * down_var + spread * down * down
-    return up - slope * down, up_var + below + 2 * slope * up * down
+    first, second = bent(mean, var, (lower + upper) / 2, 1.0)
+    down = momentgen.generated.relu(-mean, var)
+    return first, second + (upper - lower) ** 2 / 12 * (down.var + down.mean * down.mean)
 
 
 def _sqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,17 +265,7 @@ def _rsqrt(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return remember(law, entry, args, kwargs, x)
 
 
-def _reciprocal(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return quotient(table.TABLE[torch.div], (1.0, x), {})
-
-
-_WRITTEN_OUT = {
-    "clamp": _clamp,
-    "clamp_min": _clamp,
-    "clamp_max": _clamp,
-    "pow": _power,
-    "prelu": _prelu,
-    "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
-    "reciprocal": _reciprocal,
-}
+_WRITTEN_OUT: dict[str, Callable[..., Any]] = {
+    "clamp": _clamp, "clamp_min": _clamp, "clamp_max": _clamp, "pow": _power, "square": _power, "prelu": _prelu,
+    "sqrt": _sqrt, "rsqrt": _rsqrt, "reciprocal": lambda entry, x, *_: quotient(table.TABLE[torch.div], (1.0, x), {}),
+}  # fmt: skip

@@ -1,23 +1,218 @@
-"""Affine functions: linear maps, convolutions, averages, sums, padding; exact unless coefficients are random too."""
+"""Affine functions: linear maps, convolutions, averages, sums, padding; what each does to variances.
+
+``VARIANCE`` maps the name of an affine function to a function of its callable, the variance and the remaining
+arguments.  That has the squares of the coefficients.  Exact where the inputs are independent (Shekhovtsov & Flach 2018,
+(7a), (7b)), also if coefficients are random.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws import affine
-from momentgen.laws.affine import VARIANCE
-from momentgen.laws.coefficients import is_linear_map, noise_of_weight
-from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, var_of
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws.coefficients import SIGNATURES, bind, for_each, is_linear_map, noise_of_weight
+from momentgen.laws.diagonal import Diagonal, dims_of, made, mean_of, pair, var_of
 from momentgen.laws.law import laws_in, remember, rule
+from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
-__all__ = []
+__all__ = ["VARIANCE", "adaptive_edges", "bilinear_moments", "squared", "window_starts"]
+
+
+def _check(name: str, mean: Tensor, bound: dict[str, Any]) -> None:
+    """Whether the weight of a linear map or convolution fits its input.
+
+    Raises:
+        InputError: if not; names the function, the shapes and the place.
+    """
+    weight = bound.get("weight")
+    if weight is None:
+        return
+    if name == "linear":
+        if mean.shape[-1:] != weight.shape[-1:]:
+            raise InputError(f"linear: expected (..., {weight.shape[-1]}), got {tuple(mean.shape)}{place()}")
+        return
+    dims = weight.dim()
+    channels = weight.shape[0] if "transpose" in name else weight.shape[1] * bound.get("groups", 1)
+    if mean.dim() not in (dims, dims - 1) or mean.shape[1 - dims] != channels:
+        raise InputError(
+            f"{name}: expected {channels} channels and {dims - 2} dimensions of space, got shape "
+            f"{tuple(mean.shape)}{place()}"
+        )
+
+
+# ------------------------------------------------------------------- squares
+
+
+def squared(value: Tensor) -> Tensor:
+    """``value∘value``, of a sparse matrix too; torch has it of those by coordinates alone."""
+    if value.layout not in (torch.strided, torch.sparse_coo):
+        value = value.to_sparse(layout=torch.sparse_coo)
+    return value.square()
+
+
+def bilinear_moments(
+    run: Callable[[Any, Any], Tensor], m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Moments of sums of products of independent values, each pair met once: V₁ m₂² + m₁² V₂ + V₁ V₂.
+
+    Exact for each output; covariances between outputs are not carried on.
+    """
+    out = run(m1, m2)
+    if v1 is None:
+        return out, run(squared(m1), v2)
+    if v2 is None:
+        return out, run(v1, squared(m2))
+    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
+
+
+# ------------------------------------------------------- variances, by function
+
+
+def _linear(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``var @ (weight∘weight)ᵀ``; what ``var`` repeats by expansion, in rows or columns, is computed once."""
+    if 0 not in var.stride():
+        return F.linear(var, squared(weight))
+    shape = (*var.shape[:-1], weight.shape[0])
+    for dim in range(var.dim() - 1):
+        if var.stride(dim) == 0 and var.shape[dim] > 1:
+            var = var.narrow(dim, 0, 1)
+    if var.stride(-1) == 0 and var.shape[-1] > 1:
+        return (var[..., :1] * squared(weight).sum(dim=1)).expand(shape)
+    return F.linear(var, squared(weight)).expand(shape)
+
+
+def _conv(call: Any, var: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """By the squares of the weight; computed once where the whole batch has one variance, expanded."""
+    squares = squared(weight)
+    if var.dim() == weight.dim() and var.stride(0) == 0 and var.shape[0] > 1:
+        found = call(var[:1], squares, None, **options)
+        return cast(Tensor, found.expand(var.shape[0], *found.shape[1:]))
+    return cast(Tensor, call(var, squares, None, **options))
+
+
+def _mean(call: Any, var: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
+    average = call(var, **options) if dim is None else call(var, dim, keepdim, **options)
+    return cast(Tensor, average * max(average.numel(), 1) / max(var.numel(), 1))
+
+
+def _same(call: Any, var: Tensor, *args: Any, **options: Any) -> Tensor:
+    return cast(Tensor, call(var, *args, **options))
+
+
+def _pad(call: Any, var: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+    return cast(Tensor, call(var, pad, mode, 0.0 if mode == "constant" else None))
+
+
+def window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
+    """Where the windows of a pool start along one dimension, as torch places them."""
+    reach = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count -= 1  # the last window must start inside the input or its left padding
+    if count < 1:
+        raise InputError(f"pool: a kernel of {kernel} (dilation {dilation}) does not fit an input of size {size}")
+    return [place * stride - padding for place in range(count)]
+
+
+def adaptive_edges(size: int, wanted: int | None) -> tuple[list[int], list[int]]:
+    """Start and length of the windows of an adaptive pool along one dimension."""
+    count = size if wanted is None else wanted
+    starts = [place * size // count for place in range(count)]
+    return starts, [-(-(place + 1) * size // count) - start for place, start in enumerate(starts)]
+
+
+def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
+    """The outer product of one list of numbers per dimension, in the dtype of ``like``."""
+    product = torch.ones((), dtype=like.dtype, device=like.device)
+    for d, values in enumerate(factors):
+        product = product * torch.tensor(values, dtype=like.dtype, device=like.device).view(
+            -1, *[1] * (len(factors) - 1 - d)
+        )
+    return product
+
+
+def _avg_pool(call: Any, var: Tensor, kernel_size: Any, stride: Any = None, *rest: Any, **options: Any) -> Tensor:
+    given = {
+        **dict(zip(SIGNATURES["avg_pool2d"][2:], rest, strict=False)),
+        **options,
+    }
+    padding, ceil_mode = given.get("padding", 0), given.get("ceil_mode", False)
+    dims, divisor = int(call.__name__[-2]), given.get("divisor_override")
+    kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
+    steps = kernel if stride is None or stride == [] else for_each(stride, dims)
+    rest = (kernel_size, stride, padding, ceil_mode, given.get("count_include_pad", True))
+    if divisor:
+        return cast(Tensor, call(var, *rest, divisor) / divisor)
+    average = call(var, *rest)
+    if not any(padded) and not ceil_mode:
+        return cast(Tensor, average / torch.Size(kernel).numel())
+    # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
+    ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), *rest)
+    counts = []
+    for d, size in enumerate(var.shape[-dims:]):
+        starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
+        counts.append([min(start + kernel[d], size) - max(start, 0) for start in starts])
+    return cast(Tensor, average / (_outer(counts, var) / ones[0]))
+
+
+def _adaptive_avg_pool(call: Any, var: Tensor, output_size: Any) -> Tensor:
+    dims = int(call.__name__[-2])
+    sizes = zip(var.shape[-dims:], for_each(output_size, dims), strict=True)
+    lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
+    return cast(Tensor, call(var, output_size) / _outer(lengths, var))
+
+
+def _interpolate(
+    call: Any,
+    var: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Nearest copies.  Linear and cubic modes weigh each dimension by a matrix, whose squares weigh the variances."""
+    options: dict[str, Any] = {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
+    if mode in ("nearest", "nearest-exact"):
+        return F.interpolate(var, size, scale_factor, mode, align_corners, **options)
+    if mode not in ("linear", "bilinear", "trilinear", "bicubic"):
+        raise UnsupportedError(f"interpolate: no rule in mode {mode!r}; an adaptive average pool may be meant")
+    kernel = "bicubic" if mode == "bicubic" else "bilinear"
+    for d in range(var.dim() - 2):
+        n = var.shape[2 + d]
+        unit = torch.eye(n, dtype=var.dtype, device=var.device)[None, None]
+        if size is not None:
+            wanted = size[d] if isinstance(size, tuple | list) else size
+            weights = F.interpolate(unit, (wanted, n), None, kernel, align_corners, antialias=antialias)
+        else:
+            factor = scale_factor[d] if isinstance(scale_factor, tuple | list) else scale_factor
+            weights = F.interpolate(unit, None, (factor, 1.0), kernel, align_corners, **options)
+        var = (var.movedim(2 + d, -1) @ weights[0, 0].square().T).movedim(-1, 2 + d)
+    return var
+
+
+VARIANCE: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    **{f"conv{d}d": _conv for d in (1, 2, 3)},
+    **{f"conv_transpose{d}d": _conv for d in (1, 2, 3)},
+    **{f"avg_pool{d}d": _avg_pool for d in (1, 2, 3)},
+    **{f"adaptive_avg_pool{d}d": _adaptive_avg_pool for d in (1, 2, 3)},
+    "mean": _mean,
+    "sum": _same,
+    "cumsum": _same,
+    "fold": _same,
+    "pad": _pad,
+    "interpolate": _interpolate,
+}
 
 
 @rule(Diagonal, "affine")
@@ -33,14 +228,15 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs and "dtype" in kwargs:
         mean, var = mean.to(kwargs["dtype"]), var.to(kwargs["dtype"])
         kwargs = {name: value for name, value in kwargs.items() if name != "dtype"}
-    bound = affine.bind(entry.name, rest, kwargs)
-    affine.check(entry.name, mean, bound)
+    bound = bind(entry.name, rest, kwargs)
+    _check(entry.name, mean, bound)
     out = entry.call(mean, *rest, **kwargs)
     if entry.name in ("mean", "sum"):
-        if (found := variance(entry, x, rest, kwargs)) is not None:
+        dims, keepdim = dims_of(x.ndim, bound.get("dim")), bound.get("keepdim", False)
+        if (found := variance(entry, x, dims, keepdim)) is not None:
             return found
         law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
-        return remember(law, entry, args, kwargs, x)
+        return remember(law, entry, (x, dims, keepdim), {}, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 
@@ -57,10 +253,10 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     """A linear map or convolution whose weight or bias is random: W_m² v + W_v (v + m²), two products."""
     if not is_linear_map(entry.name):
         raise unsupported(entry, laws_in(args)[0], "only its first argument may be random")
-    bound = affine.bind(entry.name, args[1:], kwargs)
+    bound = bind(entry.name, args[1:], kwargs)
     weight, bias = bound.pop("weight"), bound.pop("bias", None)
     (m, v), (w, w_var), (b, b_var) = pair(args[0]), pair(weight), pair(bias)
-    affine.check(entry.name, m, {"weight": w, **bound})
+    _check(entry.name, m, {"weight": w, **bound})
     out = entry.call(m, w, b, **bound)
     var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:

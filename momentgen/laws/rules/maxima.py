@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 import momentgen.generated
-from momentgen.laws.affine import adaptive_edges, for_each, window_starts
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.coefficients import for_each
+from momentgen.laws.diagonal import Diagonal, dims_of, made, pair, tensor_of
 from momentgen.laws.law import Law, remember, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.programs import applied, note_if_related
+from momentgen.laws.rules.linear import adaptive_edges, window_starts
 from momentgen.laws.table import Entry, names
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
 
@@ -66,20 +66,15 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return _max_pool(x, _pool_places(entry, args, kwargs))
     second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
     if isinstance(second, Law | Tensor):
-        return _of_two(entry, *_of_one_dtype(x, second), lower)
+        if x.dtype is not second.dtype:
+            dtype = torch.result_type(tensor_of(x), tensor_of(second))
+            x, second = x.to(dtype), second.to(dtype)
+        return _of_two(entry, x, second, lower)
     dim = () if second is None else second
     values = _over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
     if entry.name in ("amax", "amin") or second is None:
         return values
     return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
-
-
-def _of_one_dtype(x: Any, y: Any) -> tuple[Any, Any]:
-    """Two laws or tensors in the dtype of what torch computes of both."""
-    if x.dtype is y.dtype:
-        return x, y
-    dtype = torch.result_type(tensor_of(x), tensor_of(y))
-    return x.to(dtype), y.to(dtype)
 
 
 _DECISION = Entry("argmax", "decision", torch.argmax)
@@ -111,8 +106,7 @@ def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
     mean, var = pair(x)
     if not mean.dim():
         return x
-    dims = (dim,) if isinstance(dim, int) else tuple(dim) or tuple(range(mean.dim()))
-    dims = tuple(d % mean.dim() for d in dims)
+    dims = dims_of(mean.dim(), dim)
     rest = [d for d in range(mean.dim()) if d not in dims]
     m, v = (part.permute(*rest, *dims).flatten(len(rest)) for part in (-mean if lower else mean, var))
     m, v = maxima.maximum_of(m, v, -1)
@@ -138,12 +132,9 @@ def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
 
 
 def _table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
-    """Which values of a flattened image each window has, shape ``(windows, n)``; -1 is outside.
+    """Which values of a flattened image each window has, by the inputs of each window along each dimension of space.
 
-    Args:
-        places: for each spatial dimension, the inputs of each window along it; -1 is outside.
-        sizes: of the spatial dimensions.
-        device: of the table.
+    Of shape ``(windows, n)``; -1 is outside.
     """
     table = torch.zeros(1, 1, dtype=torch.int64, device=device)
     for windows, size in zip(places, sizes, strict=True):

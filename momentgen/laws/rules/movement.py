@@ -1,4 +1,4 @@
-"""Functions that move values, or put values of several arguments together: ``reshape``, ``cat``, ``where``."""
+"""Functions that compute nothing: they move values, put some together, ask for a form, make tensors, or overwrite."""
 
 from __future__ import annotations
 
@@ -8,13 +8,23 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, is_random, made, mean_of, var_of
-from momentgen.laws.law import Law, laws_in, remember, rule
-from momentgen.laws.movement import moved
+from momentgen.laws.diagonal import (
+    Diagonal,
+    Point,
+    is_random,
+    made,
+    mean_of,
+    moved,
+    point,
+    tensor_of,
+    tensors_of,
+    var_of,
+)
+from momentgen.laws.dispatch import OVERWRITTEN
+from momentgen.laws.law import Law, laws_in, new_law, remember, rule
+from momentgen.laws.notes import cannot_become, note_fast_path, unsupported
 from momentgen.laws.programs import CHOICES, alike
 from momentgen.laws.table import TABLE, Entry
-from momentgen.laws.unsupported import cannot_become, unsupported
 
 __all__ = []
 
@@ -78,16 +88,9 @@ def _together(
     return entry, args, kwargs, places
 
 
-def _chosen(law: Any, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], laws: Sequence[Law]) -> Any:
-    """``law``, which remembers its call if it is a choice by a mask among pointwise functions of one value."""
-    if entry.name not in CHOICES or not laws or not alike(*laws):
-        return law
-    return remember(law, entry, args, kwargs, laws[0])
-
-
-@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg")
-def _of_real_values(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions that leave real values as they are."""
+@rule(Diagonal, "conj", "conj_physical", "resolve_conj", "resolve_neg", "requires_grad_")
+def _as_it_is(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What leaves real values as they are, and what a network asks of its plain value, for derivatives of its own."""
     return args[0]
 
 
@@ -114,10 +117,80 @@ def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     out, var = entry.call(*means, **named), entry.call(*variances, **of_named)
     if not isinstance(out, Tensor):
         return tuple(made(m, v) for m, v in zip(out, var, strict=True))
-    return _chosen(made(out, var), entry, args, kwargs, laws_in(args))
+    law, laws = made(out, var), laws_in(args)
+    # A choice by a mask among pointwise functions of one value is one of them.
+    is_one = entry.name in CHOICES and laws and alike(*laws)
+    return remember(law, entry, args, kwargs, laws[0]) if is_one else law
 
 
-@rule(Diagonal, "requires_grad_")
-def _with_gradient(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a network asks of its plain value, for derivatives of its own; transforms of ``torch.func`` have none."""
-    return args[0]
+@rule(Diagonal, "query")
+def _query(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, named = tensors_of(args, kwargs)
+    return entry.call(*values, **named)
+
+
+@rule(Point, Diagonal, "refusal")
+def _refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    note_fast_path(entry.name)
+    return False
+
+
+@rule(Diagonal, "creation")
+def _creation(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A value like another: certain, and of floating dtypes ready to be overwritten by random values."""
+    x = args[0] if isinstance(args[0], Law) else laws_in(args)[0]
+    if any(map(is_random, (*args[1:], *kwargs.values()))):
+        raise unsupported(entry, x, "a random value cannot be copied so; use clone()")
+    values, named = tensors_of(args, kwargs)
+    out = entry.call(*values, **named)
+    return point(out, x._noise or Diagonal) if out.is_floating_point() else out
+
+
+# ---------------------------------------------------------------- writes
+
+
+@rule(Point, Diagonal, "write")
+def _written(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Functions that overwrite their first argument with values of the same law."""
+    target, rest = args[0], args[1:]
+    if not isinstance(target, Law):
+        law = laws_in((*args, *kwargs.values()))[0]
+        raise unsupported(entry, law, OVERWRITTEN)
+    indexed = entry.name in ("setitem", "index_put_")
+    if indexed and any(law.RANK for law in laws_in((rest[0],))):
+        raise unsupported(entry, laws_in((rest[0],))[0], "indices cannot be random")
+    before, value, after = rest[:indexed], rest[indexed : indexed + 1], rest[indexed + 1 :]
+    laws = [target, *(law for law in value if isinstance(law, Law))]
+    if laws[-1] is not target and laws[-1].RANK and _replaces_all(entry, target, laws[-1], rest):
+        target._overwrite(laws[-1].clone())  # it is the function of its source that the value is
+        return None if entry.name == "setitem" else target
+    parts = []
+    for place in range(max(len(law._parts()) for law in laws)):
+        whole = _part(target, place).clone(memory_format=torch.contiguous_format)
+        values = (*map(tensor_of, before), *(_part(one, place) for one in value), *map(tensor_of, after))
+        if entry.name == "setitem":
+            whole[values[0]] = values[1]
+        else:
+            getattr(whole, entry.name)(*values, **kwargs)
+        parts.append(whole)
+    made: Law = new_law(type(max(laws, key=lambda law: law.RANK)), *parts)
+    made._noise = target._noise
+    target._assign(made)
+    return None if entry.name == "setitem" else target
+
+
+def _replaces_all(entry: Entry, target: Law, source: Law, rest: Sequence[Any]) -> bool:
+    """Whether a write replaces all of ``target`` by a law of its shape and dtype."""
+    form, own = target._form(), source._form()
+    if (form.shape, form.dtype) != (own.shape, own.dtype):
+        return False
+    index = rest[0] if entry.name == "setitem" else None
+    return entry.name == "copy_" or index is ... or (isinstance(index, slice) and index == slice(None))
+
+
+def _part(value: Any, place: int) -> Any:
+    """The part of that place, mean or variance, of a law; of certain values the value, or the variance 0."""
+    if isinstance(value, Law):
+        parts = value._parts()
+        return parts[place] if place < len(parts) else torch.zeros_like(parts[0])
+    return value if not place else torch.zeros_like(value) if isinstance(value, Tensor) else 0.0

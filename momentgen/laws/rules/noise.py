@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, pair
+from momentgen.laws.diagonal import Diagonal, made, pair, point, tensor_of
 from momentgen.laws.law import remember, rule
-from momentgen.laws.point import point
 from momentgen.laws.rules.elementwise import random_slope
 from momentgen.laws.table import Entry, names
 
@@ -138,15 +136,7 @@ def expectation(entry: Entry, args: Sequence[Any], kwargs: dict[str, Any]) -> Te
 
 
 def moments(entry: Entry, mean: Tensor, var: Tensor | None, args: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Mean and variance of an active call.
-
-    Args:
-        entry: the function's.
-        mean: of the value that it acts on.
-        var: its variance; None if it is certain.
-        args: of the call, the value among them.
-        kwargs: of the call.
-    """
+    """Mean and variance of an active call, from those of the value; None is the variance of a certain one."""
     if entry is UNIT:
         return args[1].moments(mean, var)
     bound, name = _bound(entry, args, kwargs), entry.name

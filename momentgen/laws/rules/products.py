@@ -4,47 +4,26 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from momentgen.laws.affine import squared
-from momentgen.laws.arguments import tensor_of
-from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, tensor_of
 from momentgen.laws.law import laws_in, remember, rule
+from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import note_if_related, same_value
-from momentgen.laws.rules.attention import attention, gram
+from momentgen.laws.rules.attention import by_hand, gram
+from momentgen.laws.rules.linear import bilinear_moments
 from momentgen.laws.table import Entry
-from momentgen.laws.unsupported import unsupported
 
 __all__ = []
-
-
-def bilinear_moments(
-    run: Callable[[Any, Any], Tensor], m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Moments of sums of products of independent values, each pair met once: V₁ m₂² + m₁² V₂ + V₁ V₂.
-
-    Exact for each output; covariances between outputs are not carried on.
-    """
-    out = run(m1, m2)
-    if v1 is None:
-        return out, run(squared(m1), v2)
-    if v2 is None:
-        return out, run(v1, squared(m2))
-    return out, run(v1, v2 + m2.square()) + run(m1.square(), v2)
 
 
 @rule(Diagonal, "product")
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name == "einsum":
         return _einsum(entry, args)
-    for name in _SECOND:
-        if name in kwargs:
-            args, kwargs = (*args, kwargs[name]), {key: value for key, value in kwargs.items() if key != name}
     if entry.name == "bilinear":
         return _bilinear(entry, args)
     x, y, *rest = args
@@ -60,7 +39,7 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if entry.name in _MATRICES and x.ndim > 1 and y.ndim > 1 and x.shape[-2] == y.shape[-1] == 1:
         return (x.squeeze(-2) * y.squeeze(-1)).sum(-1)[..., None, None]  # a row by a column: each value by one
     if entry.name in _MATRICES:
-        found = attention(x, y)
+        found = by_hand(x, y)
         if found is not None:
             return found
     of_squares = gram(x, y) if entry.name in _MATRICES else None
@@ -78,10 +57,6 @@ def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 _MATRICES = ("matmul", "mm", "bmm", "rmatmul")
-
-
-#: names of the second factor
-_SECOND = ("other", "mat2", "vec", "vec2", "tensor", "input2", "weight", "bias")
 
 
 def _spelled(equation: str, operands: list[Any]) -> tuple[list[str], str]:
