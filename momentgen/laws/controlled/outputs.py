@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from momentgen.runtime import JointMoments
 from momentgen.runtime.inputs import HALVES
 
 __all__ = ["Outputs", "UnlikeEndsError"]
+
+
+#: roundings of an example's largest value by which rows of a stack may differ
+_ROUNDINGS: Final = 32
 
 
 class UnlikeEndsError(Exception):
@@ -96,7 +100,23 @@ class Outputs:
     def of(self, place: int) -> Tensor:
         """An output in all rows so far, shape ``(rows, batch, K)``."""
         rows = torch.stack([row[place] for row in self.rows])
-        return self.flat(place, rows, len(rows))
+        found, certain = self.flat(place, rows, len(rows)), self._certain(self.batched(place))
+        if not certain.any():
+            return found
+        # rows of a stack may differ by rounding, which is no noise
+        first = found[:1].detach()
+        off = (found.detach() - first).abs().amax(0)
+        alike = off <= _ROUNDINGS * torch.finfo(rows.dtype).eps * first[0].abs().amax(-1, keepdim=True)
+        return torch.where(alike & certain.to(found.device), found[:1], found)
+
+    def _certain(self, batched: bool) -> Tensor:
+        """Whether all inputs of an example, or of all examples together, are without noise, shape ``(batch, 1)``."""
+        batch = self._network.batch if batched else 1
+        found = torch.full((batch, 1), bool(self._network.inputs))
+        for value in self._network.inputs:
+            still = value.var.detach().expand(value.mean.shape).cpu() == 0
+            found &= still.reshape(batch, -1).all(1, keepdim=True) if len(still.shape) and batched else still.all()
+        return found
 
     def say_what_is_not_finite(self) -> None:
         """A note on values that some draws make NaN or infinite, whose moments are NaN."""
