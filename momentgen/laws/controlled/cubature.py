@@ -32,6 +32,7 @@ from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.one_thread import one_thread
 
 __all__ = ["by_cubature"]
 
@@ -60,6 +61,8 @@ _EXAMPLES: Final = 0.9
 _SMALL: Final = 0.01
 #: nodes that go through the network together, and of small networks
 _TOGETHER, _FREE = 16, 64
+#: random points that check the polynomials of several values, before a question of the distribution is answered
+_CHECKS: Final = 256
 #: roundings of the largest value that a sum over nodes may be off by
 _ROUNDINGS: Final = 4.0
 
@@ -138,15 +141,36 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     if count > 1 and kinked:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
+    used = len(nodes)
+
+    def further(more: int) -> int:
+        """Run the network at more random points, by which polynomials are checked; how many there are."""
+        nonlocal nodes
+        if more:
+            draw = torch.Generator().manual_seed(spent.seed + len(nodes))
+            nodes = torch.cat([nodes, torch.randn(more, count, generator=draw, dtype=torch.float64)])
+            for one in noise:
+                one.count = len(nodes)
+            with one_thread(), network.own_draws(), torch.no_grad():
+                runs.all(len(nodes), size)
+        return len(nodes) - used
+
     def predictive(place: int) -> OfOutput:
-        """By all rules; a surrogate of lower degree says how far it is off."""
+        """By all rules; a surrogate of lower degree says how far it is off, and so do random points, of several."""
         weight = torch.cat(weights) / len(weights)
 
         def make(part: slice) -> Made:
-            main, other = (of_nodes(nodes, outputs.of(place)[:, part], weight, less) for less in (0, 1))
-            return Made(main, [main, other], 4.0)
+            if count == 1:
+                found = [of_nodes(nodes, outputs.of(place)[:, part], weight, less) for less in (0, 1)]
+            else:
+                if not further(0):
+                    further(min(_CHECKS, spent.max_rows))
+                values = outputs.of(place)[:, part]
+                checks = nodes[used:], values[used:]
+                found = [of_nodes(nodes[:used], values[:used], weight, less, checks) for less in (0, 1, 2)]
+            return Made(found[0], found, 4.0)
 
-        return outputs.predictive(place, make)
+        return outputs.predictive(place, make, None if count == 1 else further)
 
     last = torch.cat([torch.zeros(len(nodes) - len(weights[-1])), weights[-1].float()])
     predictives = {place: predictive(place) for place in outputs.real()}

@@ -33,8 +33,8 @@ _ENOUGH: Final = 0.02
 _PARTS: Final = 32
 #: remainders that a row is compared with
 _BESIDE: Final = 32
-#: steps to the quantile that the rows agree with
-_STEPS: Final = 3
+#: steps to the quantile that the rows agree with, at most, and the part of its error at which they end
+_STEPS, _NEAR_ENOUGH = 10, 0.1
 #: part of chance that counts as an error where rows and surrogate agree
 _AGREE: Final = 0.5
 #: lower tails that are tried for the shortest interval, and those on each side that tell where it is
@@ -212,16 +212,27 @@ class OfOutput:
         self, made: Made, probability: float | Tensor, drawn: _Draws, off: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Quantiles, shape ``(b, K)``, and their errors; ``off`` is that of the probability."""
-        values = drawn.main
-        ordered = values.sort(0).values
-        asked = torch.as_tensor(probability, dtype=torch.float64).expand(values.shape[1:])
-        p = asked
-        for _ in range(_STEPS):
+        ordered = drawn.main.sort(0).values
+        asked = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
+        place, error = self._place(made, asked, drawn, ordered)
+        error = error if off is None else error.hypot(off)
+        least = (0.5 / len(made.main.rows) + 0 * asked).minimum(asked.minimum(1 - asked))  # beyond it no row tells
+        levels = ((asked + sign * error).clamp(least, 1 - least) for sign in (-1, 1))
+        ends = [self._place(made, level, drawn, ordered)[0] for level in levels]
+        return place, (ends[1] - ends[0]).abs() / 2
+
+    def _place(self, made: Made, asked: Tensor, drawn: _Draws, ordered: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the probability of less, as the rows correct it, is the one asked for; and that probability's error."""
+        p, below, above = asked, torch.zeros_like(asked), torch.ones_like(asked)
+        for step in range(_STEPS):
             place = _at(ordered, p)
             found, error = self._expectation(made, functools.partial(_below, place), drawn)
-            p = p - (found - asked)
-        error = error if off is None else error.hypot(off)
-        return _at(ordered, p), (_at(ordered, p + error) - _at(ordered, p - error)) / 2
+            if step == _STEPS - 1 or bool(((found - asked).abs() <= _NEAR_ENOUGH * error).all()):
+                break
+            below, above = torch.where(found < asked, p, below), torch.where(found < asked, above, p)
+            moved = p - (found - asked)
+            p = torch.where((below < moved) & (moved < above), moved, (below + above) / 2)
+        return place, error
 
     def _draws(self, made: Made, apart: bool = False) -> _Draws:
         """Draws of the surrogates; ``apart`` where a function takes values of several examples."""

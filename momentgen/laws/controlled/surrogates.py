@@ -34,7 +34,7 @@ class Surrogate(NamedTuple):
     Attributes:
         dimensions: how many standard normal values the smooth part is a function of.
         smooth: takes these, shape ``(N, d)``, and numbers in [0, 1), shape ``(N,)``; returns ``(N, B, K)``.
-        at_rows: the smooth part of each row, shape ``(n, B, K)``; None of nodes, which are no draws.
+        at_rows: the smooth part of each row, shape ``(n, B, K)``; None of nodes on a line, which are no draws.
         rest: the remainder of each row that counts, shape ``(m, B, K)``.
         rows: the outputs of the rows, shape ``(n, B, K)``.
         share: the remainder's part of the *variance*, shape ``(B, K)``.
@@ -116,7 +116,9 @@ def without_groups(rows: Rows, drawn: Tensor | None) -> list[Surrogate]:
     return found
 
 
-def of_nodes(nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0) -> Surrogate:
+def of_nodes(
+    nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0, checks: tuple[Tensor, Tensor] | None = None
+) -> Surrogate:
     """The surrogate of nodes of cubature.
 
     Args:
@@ -124,6 +126,7 @@ def of_nodes(nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0) -> S
         outputs: at each, shape ``(N, B, K)``.
         weight: how much each counts in a fit, shape ``(N,)``.
         less: by how much the degree is below the largest.
+        checks: random points and the outputs there, which tell what a polynomial leaves of them.
     """
     outputs = outputs.detach().double()
     if nodes.shape[1] == 1:
@@ -131,7 +134,8 @@ def of_nodes(nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0) -> S
         smooth = _interpolation(nodes[order, 0], outputs[order], less == 0)
     else:
         few, most = _TERMS * len(nodes), _DEGREES[nodes.shape[1]]
-        degree = max(k for k in range(1, most + 1) if math.comb(k + nodes.shape[1], k) <= few) - less
+        degree = max(k for k in range(1, most + 1) if math.comb(k + nodes.shape[1], k) <= few)
+        degree = max(degree - less, 1)
         size = weight.sqrt()[:, None]
         solved = torch.linalg.lstsq(size * _basis(nodes, degree), size * outputs.flatten(1)).solution
 
@@ -139,13 +143,15 @@ def of_nodes(nodes: Tensor, outputs: Tensor, weight: Tensor, less: int = 0) -> S
             del uniform
             return (_basis(points, degree) @ solved).unflatten(1, outputs.shape[1:])
 
-    at_rows = smooth(nodes, nodes[:, 0])
-    rest = outputs - at_rows
-    chosen = torch.multinomial(weight, 256, replacement=True, generator=torch.Generator().manual_seed(0))
-    rest = rest[chosen] if nodes.shape[1] > 1 else rest[:1] * 0
     total = (weight[:, None, None] * (outputs - (weight[:, None, None] * outputs).sum(0)).square()).sum(0)
+    if checks is None:
+        at_rows, rows, rest = None, outputs, outputs[:1] * 0
+    else:
+        points, rows = checks[0], checks[1].detach().double()
+        at_rows = smooth(points, points[:, 0])
+        rest = rows - at_rows
     share = torch.where(total > 0, rest.square().mean(0) / total.clamp_min(1e-300), 0)
-    return Surrogate(nodes.shape[1], smooth, None, rest, outputs, share)
+    return Surrogate(nodes.shape[1], smooth, at_rows, rest, rows, share)
 
 
 def merged(parts: list[Surrogate]) -> Surrogate:
