@@ -5,7 +5,7 @@
     python benchmarks/known_posteriors.py --table    # the table of docs/results/tables.md, from the results on disk
 
 The network has one hidden layer of 16 ReLU units, and each estimator the prior of its default.  NUTS (numpyro, four
-chains of 1,000 draws) samples the posterior of the same network, prior and normal noise, whose σ has a half-normal
+chains) samples the posterior of the same network, prior and normal noise, whose σ has a half-normal
 prior.  ``r_hat`` is the largest of its outputs'.
 
     ratio        geometric mean of the estimator's epistemic σ over that of NUTS, calibration aside
@@ -52,7 +52,7 @@ def draw(problem: str, seed: int = 0) -> tuple[np.ndarray, np.ndarray, dict[str,
     return (x - centre) / scale, (y - y.mean()) / y.std(), {name: (p - centre) / scale for name, p in places.items()}
 
 
-def nuts(prior: str, x: Any, y: Any, places: dict[str, Any]) -> dict[str, Any]:
+def nuts(prior: str, x: Any, y: Any, places: dict[str, Any], draws: int) -> dict[str, Any]:
     """Mean and σ of the outputs, by the No-U-Turn sampler."""
     import jax
     import jax.numpy as jnp
@@ -80,11 +80,12 @@ def nuts(prior: str, x: Any, y: Any, places: dict[str, Any]) -> dict[str, Any]:
 
     kernel = numpyro.infer.NUTS(model, target_accept_prob=0.9)
     run = numpyro.infer.MCMC(
-        kernel, num_warmup=1000, num_samples=1000, num_chains=4, chain_method="vectorized", progress_bar=False
+        kernel, num_warmup=draws, num_samples=draws, num_chains=4, chain_method="vectorized", progress_bar=False
     )
     run.run(jax.random.PRNGKey(0))
     f = np.asarray(run.get_samples(group_by_chain=True)["f"])
     return {
+        "draws": draws,
         "mean": f.mean((0, 1)).tolist(),
         "std": f.std((0, 1)).tolist(),
         "r_hat": float(split_gelman_rubin(f).max()),
@@ -118,7 +119,9 @@ def table() -> str:
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for key, row in rows.items():
         if "NUTS" not in key:
-            figures = [f"{row[name][what]:.2f}" for what in ("ratio", "mean_error") for name in ("data", "gap", "beyond")]
+            figures = [
+                f"{row[name][what]:.2f}" for what in ("ratio", "mean_error") for name in ("data", "gap", "beyond")
+            ]
             lines.append(f"| {' | '.join([*key.split(' | '), *figures])} |")
     return "\n".join(lines) + "\n"
 
@@ -127,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["sine", "kink", "ring"])
     parser.add_argument("--models", nargs="+", default=list(PRIORS))
+    parser.add_argument("--draws", type=int, default=1000, help="of each chain, after as many steps of warm-up")
     parser.add_argument("--out", default="known_posteriors.json")
     parser.add_argument("--table", action="store_true", help="print the table of the page, and measure nothing")
     arguments = parser.parse_args()
@@ -141,7 +145,7 @@ def main() -> None:
         for model in arguments.models:
             truth = f"{problem} | NUTS, {PRIORS[model]} prior"
             if truth not in rows:
-                rows[truth] = nuts(PRIORS[model], x, y, places)
+                rows[truth] = nuts(PRIORS[model], x, y, places, arguments.draws)
             key = f"{problem} | {model}"
             if key not in rows:
                 rows[key] = ours(model, x, y, places, rows[truth])

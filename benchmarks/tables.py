@@ -207,9 +207,20 @@ def mean(rows: list[dict[str, Any]], figure: str) -> float:
 
 def summary(found: Rows) -> str:
     """Each of our estimators beside all others: how often it is ahead of all but one, its coverage, and its failures."""
-    heads = ["", "tables", "splits", "first", "first or second", "least cover", "most cover", "worse", "of these silent"]
+    heads = [
+        "",
+        "tables",
+        "splits",
+        "first",
+        "first or second",
+        "least cover",
+        "most cover",
+        "worse",
+        "of these silent",
+    ]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    for label, own in {name: (name,) for name in OURS} | {"the better of PBP and EBP": ("PBP", "EBP")}.items():
+    labels = {name: (name,) for name in OURS} | {"the better of PBP and EBP": ("PBP", "EBP")}
+    for label, own in labels.items():
         places, covers, worse, silent, splits = [], [], 0, 0, 0
         for models in found.values():
             rows = [models[model] for model in own if model in models]

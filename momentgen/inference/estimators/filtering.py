@@ -372,8 +372,8 @@ class FilterClassifier(_Filtering, BayesianClassifier):
     def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
         if self._chosen is None:
             return super()._learns_nothing(x, y)
-        ahead = self._chosen.score - self._floor(x, y, self._divided)
-        return None if ahead > 0 else self._no_better(ahead)
+        held_out = np.concatenate([test for _, test in self._divided])
+        return self._beside_shares(np.concatenate(self._chosen.held_out), y.cpu().numpy(), held_out)
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         classes, name = len(self.classes_), self.likelihood
