@@ -15,6 +15,7 @@ prior.  ``r_hat`` is the largest of its outputs'.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import warnings
@@ -71,7 +72,7 @@ def nuts(prior: str, x: Any, y: Any, places: dict[str, Any], draws: int) -> dict
     def model() -> None:
         scale = numpyro.sample("precision", dist.Gamma(6.0, 6.0)) ** -0.5 if prior == "filter" else 1.0
         weights = []
-        for k, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for k, (before, after) in enumerate(itertools.pairwise(sizes)):
             w = numpyro.sample(f"w{k}", dist.Normal(jnp.zeros((before + 1, after)), 1.0).to_event(2))
             weights.append(w * scale / ((before + 1) ** 0.5 if prior == "filter" else 1.0))
         noise = numpyro.sample("noise", dist.HalfNormal(1.0))

@@ -206,49 +206,33 @@ def mean(rows: list[dict[str, Any]], figure: str) -> float:
 
 
 def summary(found: Rows) -> str:
-    """Each of our estimators beside all others: how often it is ahead of all but one, its coverage, and its failures."""
-    heads = [
-        "",
-        "tables",
-        "splits",
-        "first",
-        "first or second",
-        "least cover",
-        "most cover",
-        "worse",
-        "of these silent",
-    ]
+    """Each of ours beside all others: how often at most one is ahead, least and most coverage of a table, failures."""
+    heads = ["", "tables", "splits", "first", "first or second", "least", "most", "worse than constant", "in silence"]
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    labels = {name: (name,) for name in OURS} | {"the better of PBP and EBP": ("PBP", "EBP")}
-    for label, own in labels.items():
-        places, covers, worse, silent, splits = [], [], 0, 0, 0
-        for models in found.values():
-            rows = [models[model] for model in own if model in models]
-            if not rows:
-                continue
-            count = min(map(len, rows))
-            others = [part for model, part in models.items() if model not in OURS and len(part) >= count]
-            best = min(mean(part[:count], "nll") for part in rows)
-            places.append(sum(mean(part[:count], "nll") < best for part in others))
-            covers += [mean(part, "cover") for part in rows if "cover" in part[0]]
-            lost = [row for part in rows for row in part if row["nll"] >= row["constant"]]
-            worse, silent = worse + len(lost), silent + sum(not row["warnings"] for row in lost)
-            splits += count
-        if places:
-            cells = [len(places), splits, places.count(0), sum(place < 2 for place in places)]
-            ends = [f"{end(covers):.3f}" for end in (min, max)]
-            lines.append(f"| {' | '.join([label, *map(str, cells), *ends, str(worse), str(silent)])} |")
+    for own in OURS:
+        held = {name: by_model[own] for name, by_model in found.items() if own in by_model}
+        places, covers, lost = [], [], []
+        for name, rows in held.items():
+            rivals = [part[: len(rows)] for model, part in found[name].items() if model not in OURS]
+            places.append(sum(mean(part, "nll") < mean(rows, "nll") for part in rivals))
+            covers += [mean(rows, "cover")] if name in REGRESSIONS else []
+            lost += [row for row in rows if row["nll"] >= row["constant"]]
+        if held:
+            counts = [len(held), sum(map(len, held.values())), places.count(0), sum(place < 2 for place in places)]
+            failures = [len(lost), sum(not row["warnings"] for row in lost)]
+            ends = [f"{min(covers):.3f}", f"{max(covers):.3f}"] if covers else ["", ""]
+            lines.append(f"| {' | '.join([own, *map(str, counts), *ends, *map(str, failures)])} |")
     return "\n".join([*lines, "", ""])
 
 
 def table() -> str:
     """Means over the splits, in order of the likelihood, best first."""
     found, lines = found_rows(), []
-    for name, models in found.items():
+    for name, by_model in found.items():
         figures = ("accuracy", "nll") if name in CLASSIFICATIONS else ("rmse", "nll", "crps", "cover", "width")
         heads = [name, "splits", *figures, "seconds", "warned"]
         lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-        for model, rows in sorted(models.items(), key=lambda item: mean(item[1], "nll")):
+        for model, rows in sorted(by_model.items(), key=lambda item: mean(item[1], "nll")):
             means = [f"{mean(rows, figure):.3f}" for figure in figures]
             warned = str(sum(bool(row["warnings"]) for row in rows))
             cells = [model, str(len(rows)), *means, f"{mean(rows, 'seconds'):.1f}", warned]
