@@ -378,11 +378,15 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         logs = self._log_posterior(x[:_COMPARED]).double().cpu().numpy()[rows, labels[rows]]
         return self._beside_shares(logs, labels, rows)
 
+    def _log_shares(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Log of the share that the class of each row of this fit has, as often as rows count, ``(n,)``."""
+        shares = np.bincount(labels, self._weights)
+        return np.asarray(np.log(shares[labels] / shares.sum()))
+
     def _beside_shares(self, logs: NDArray[Any], labels: NDArray[Any], rows: NDArray[Any]) -> str | None:
         """That log probabilities of the labels of these rows exceed the classes' shares by no more than chance."""
-        shares = np.bincount(labels, self._weights, len(self.classes_))
         weights = None if self._weights is None else self._weights[rows]
-        ahead, chance = lead(logs, np.log(shares / shares.sum())[labels[rows]], weights)
+        ahead, chance = lead(logs, self._log_shares(labels)[rows], weights)
         if ahead > chance:
             return None
         return (

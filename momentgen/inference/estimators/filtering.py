@@ -365,9 +365,7 @@ class FilterClassifier(_Filtering, BayesianClassifier):
         return float(np.average(np.concatenate(predictions), weights=self._counts(len(y))[held_out]))
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
-        counts = torch.as_tensor(self._counts(len(y)))
-        shares = y.bincount(counts, len(self.classes_)) / counts.sum()
-        return float(self._average(shares.log()[y]))
+        return float(np.average(self._log_shares(y.cpu().numpy()), weights=self._counts(len(y))))
 
     def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
         if self._chosen is None:
