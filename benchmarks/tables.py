@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from _common import RESULTS, console, write
-from estimators import models, of_classes
+from estimators import deviation, models, of_classes
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, clone
 from sklearn.datasets import (
@@ -48,6 +48,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.model_selection import train_test_split
 
 LEVELS = np.linspace(0.005, 0.995, 100)
+OURS = ("PBP", "EBP", "VBP", "Correlated", "BowTie")
 
 
 def borehole(seed: int, rows: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -143,7 +144,7 @@ def of_regression(model: Any, x: Any, y: Any) -> dict[str, float]:
         mean, quantiles = model.predict(x), model.predict_quantiles(x, LEVELS)
         (low, high), nll = model.predict_interval(x, 0.95), -float(model.log_prob(x, y).mean())
     else:
-        mean, std = model.predict(x, return_std=True)
+        mean, std = deviation(model, x)
         quantiles = mean + norm.ppf(LEVELS)[:, None] * std
         half = model.half_width(0.95) if isinstance(model, Conformal) else norm.ppf(0.975) * std
         low, high, nll = mean - half, mean + half, -float(norm.logpdf(y, mean, std).mean())
@@ -185,25 +186,59 @@ def measured(model: str, classes: int, x: Any, y: Any, x_test: Any, y_test: Any)
     return {**row, "seconds": seconds, "warnings": reasons}
 
 
+Rows = dict[str, dict[str, list[dict[str, Any]]]]
+
+
+def found_rows() -> Rows:
+    """Table -> estimator -> rows of its splits, with a constant's NLL of the same split; all but refused fits."""
+    rows = json.loads((RESULTS / "tables.json").read_text(encoding="utf-8"))
+    found: Rows = {name: {} for name in SETS}
+    for key, row in rows.items():
+        name, model, number = key.split(" | ")
+        if "failed" not in row:
+            constant = rows[f"{name} | Constant | {number}"]["nll"]
+            found[name].setdefault(model, []).append(row | {"constant": constant})
+    return found
+
+
+def mean(rows: list[dict[str, Any]], figure: str) -> float:
+    return float(np.mean([row[figure] for row in rows]))
+
+
+def summary(found: Rows) -> str:
+    """Each of ours beside all others: how often at most one is ahead, least and most coverage of a table, failures."""
+    heads = ["", "tables", "splits", "first", "first or second", "least", "most", "worse than constant", "in silence"]
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    for own in OURS:
+        held = {name: by_model[own] for name, by_model in found.items() if own in by_model}
+        places, covers, lost = [], [], []
+        for name, rows in held.items():
+            rivals = [part[: len(rows)] for model, part in found[name].items() if model not in OURS]
+            places.append(sum(mean(part, "nll") < mean(rows, "nll") for part in rivals))
+            covers += [mean(rows, "cover")] if name in REGRESSIONS else []
+            lost += [row for row in rows if row["nll"] >= row["constant"]]
+        if held:
+            counts = [len(held), sum(map(len, held.values())), places.count(0), sum(place < 2 for place in places)]
+            failures = [len(lost), sum(not row["warnings"] for row in lost)]
+            ends = [f"{min(covers):.3f}", f"{max(covers):.3f}"] if covers else ["", ""]
+            lines.append(f"| {' | '.join([own, *map(str, counts), *ends, *map(str, failures)])} |")
+    return "\n".join([*lines, "", ""])
+
+
 def table() -> str:
     """Means over the splits, in order of the likelihood, best first."""
-    rows = json.loads((RESULTS / "tables.json").read_text(encoding="utf-8"))
-    lines = []
-    for name in SETS:
+    found, lines = found_rows(), []
+    for name, by_model in found.items():
         figures = ("accuracy", "nll") if name in CLASSIFICATIONS else ("rmse", "nll", "crps", "cover", "width")
         heads = [name, "splits", *figures, "seconds", "warned"]
-        by_model: dict[str, list[dict[str, Any]]] = {}
-        for key, row in rows.items():
-            if key.startswith(f"{name} | ") and "failed" not in row:
-                by_model.setdefault(key.split(" | ")[1], []).append(row)
         lines += [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-        for model, found in sorted(by_model.items(), key=lambda item: np.mean([row["nll"] for row in item[1]])):
-            means = [f"{np.mean([row[figure] for row in found]):.3f}" for figure in figures]
-            seconds = f"{np.mean([row['seconds'] for row in found]):.1f}"
-            warned = str(sum(bool(row["warnings"]) for row in found))
-            lines.append(f"| {' | '.join([model, str(len(found)), *means, seconds, warned])} |")
+        for model, rows in sorted(by_model.items(), key=lambda item: mean(item[1], "nll")):
+            means = [f"{mean(rows, figure):.3f}" for figure in figures]
+            warned = str(sum(bool(row["warnings"]) for row in rows))
+            cells = [model, str(len(rows)), *means, f"{mean(rows, 'seconds'):.1f}", warned]
+            lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
-    return "\n".join(lines)
+    return summary(found) + "\n".join(lines)
 
 
 def main() -> None:

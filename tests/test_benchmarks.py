@@ -52,6 +52,7 @@ def test_a_quick_run_measures_methods_beside_each_other_keeps_what_it_drew_and_a
         ("gum", "../tutorials/measured-formula"),
         ("tables", "tables"),
         ("failures", "tables"),
+        ("known_posteriors", "tables"),
         ("blind", "functions"),
     ],
 )

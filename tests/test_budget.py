@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 59_500,
+    "momentgen": 59_600,
     "momentgen/compiler": 22_100,
     "momentgen/compiler/strategies": 9_800,
-    "momentgen/laws": 15_800,
+    "momentgen/laws": 15_900,
     "momentgen/nn": 1_660,
     "momentgen/inference": 9_050,
     "tests": 42_000,
-    "benchmarks": 8_200,
+    "benchmarks": 8_350,
 }
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.prior import Prior
-from momentgen.laws.diagonal import Diagonal, diagonal
 from momentgen.runtime.inputs import has_elements, kind
 
 __all__ = ["MeanField", "Posterior"]
@@ -104,10 +103,6 @@ class Posterior(torch.nn.Module):
     def sample(self, n: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Draws as by :meth:`rsample`, without gradients."""
         return self.rsample(n, generator)
-
-    def law(self) -> Diagonal:
-        """Mean and variance of each element, taken as independent."""
-        return diagonal(self._known_mean(), self.var)
 
     def kl(self, prior: Prior) -> Tensor:
         """Kullback-Leibler divergence from ``prior``, of all elements together; differentiable."""

@@ -374,14 +374,21 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
 
     @torch.no_grad()
     def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
-        shares = np.bincount(y.cpu(), self._weights, len(self.classes_)) / len(y)
-        labels = y[:_COMPARED].cpu().numpy()
-        logs = self._log_posterior(x[:_COMPARED]).double().cpu().numpy()[np.arange(len(labels)), labels]
-        weights = None if self._weights is None else self._weights[:_COMPARED]
-        ahead, chance = lead(logs, np.log(shares[labels] / shares.sum()), weights)
-        return None if ahead > chance else self._no_better(ahead)
+        labels, rows = y.cpu().numpy(), np.arange(min(len(y), _COMPARED))
+        logs = self._log_posterior(x[:_COMPARED]).double().cpu().numpy()[rows, labels[rows]]
+        return self._beside_shares(logs, labels, rows)
 
-    def _no_better(self, ahead: float) -> str:
+    def _log_shares(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Log of the share that the class of each row of this fit has, as often as rows count, ``(n,)``."""
+        shares = np.bincount(labels, self._weights)
+        return np.asarray(np.log(shares[labels] / shares.sum()))
+
+    def _beside_shares(self, logs: NDArray[Any], labels: NDArray[Any], rows: NDArray[Any]) -> str | None:
+        """That log probabilities of the labels of these rows exceed the classes' shares by no more than chance."""
+        weights = None if self._weights is None else self._weights[rows]
+        ahead, chance = lead(logs, self._log_shares(labels)[rows], weights)
+        if ahead > chance:
+            return None
         return (
             f"probabilities are hardly better than the shares of the classes, by {ahead:.2g} nats per row. Either the "
             "features say little of the classes, or the fit has failed; fewer features or more rows may help"

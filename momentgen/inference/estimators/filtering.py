@@ -365,15 +365,13 @@ class FilterClassifier(_Filtering, BayesianClassifier):
         return float(np.average(np.concatenate(predictions), weights=self._counts(len(y))[held_out]))
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
-        counts = torch.as_tensor(self._counts(len(y)))
-        shares = y.bincount(counts, len(self.classes_)) / counts.sum()
-        return float(self._average(shares.log()[y]))
+        return float(np.average(self._log_shares(y.cpu().numpy()), weights=self._counts(len(y))))
 
     def _learns_nothing(self, x: Tensor, y: Tensor) -> str | None:
         if self._chosen is None:
             return super()._learns_nothing(x, y)
-        ahead = self._chosen.score - self._floor(x, y, self._divided)
-        return None if ahead > 0 else self._no_better(ahead)
+        held_out = np.concatenate([test for _, test in self._divided])
+        return self._beside_shares(np.concatenate(self._chosen.held_out), y.cpu().numpy(), held_out)
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         classes, name = len(self.classes_), self.likelihood

@@ -21,6 +21,7 @@ from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.counts import ByQuadrature, Ordinal
 from momentgen.inference.estimators.base import Bayesian, parameters
+from momentgen.inference.estimators.rivals import lead
 from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
@@ -373,11 +374,12 @@ class Regression(Variational):
         self._leads: dict[str, float] = {}
         x, observed = self._features(X), self._observed(self._standard_targets(np.asarray(y), False))
         with torch.no_grad():
-            constant = self._average(self.likelihood_.log_prob(torch.zeros_like(observed), observed))
-            ahead = float(self._average(self._log_prob(x, observed)) - constant)
-        if ahead > 0:
+            constant = self.likelihood_.log_prob(torch.zeros_like(observed), observed)
+            own = self._log_prob(x, observed)
+        ahead, chance = lead(own.cpu().numpy(), constant.cpu().numpy(), self._weights)
+        if ahead > chance:
             return None
-        return f"their mean predicts its own rows as well or better, by {-ahead:.2g} nats per row; more rows may help"
+        return f"its own rows are predicted hardly better than by their mean, by {ahead:.2g} nats; more rows may help"
 
     def _log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         if not self._has_law:

@@ -284,18 +284,14 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     def _doubt(self) -> str | None:
         """Why held-out rows speak against the fit."""
-        leads = self._leads
-        if leads["their mean"] <= 0:
-            worse, rival = leads["their mean"], "their mean"
+        leads, rows = self._leads, "its own rows" if self.calibrate is None else "held-out rows"
+        if leads["their mean"] <= leads["chance beside their mean"]:
+            found = f"{rows} are predicted hardly better than by their mean, by {leads['their mean']:.2g} nats per row"
         elif leads["a line"] < -leads["chance beside a line"] and getattr(self, "line_", None) is None:
-            worse, rival = leads["a line"], "a line"
+            found = f"a line predicts {rows} better, by {-leads['a line']:.2g} nats per row"
         else:
             return None
-        rows = "its own rows" if self.calibrate is None else "held-out rows"
-        return (
-            f"{rival} predicts {rows} as well or better, by {-worse:.2g} nats per row. Either the features say little "
-            f"of the targets, or the fit has failed; {self._advice} may help"
-        )
+        return f"{found}. Either the features say little of the targets, or the fit has failed; {self._advice} may help"
 
     def _scales(self, x: Tensor, mean: Tensor) -> NDArray[Any]:
         """Scale of the errors' law over the model's own σ, for each row and target, ``(n, ...)``."""
