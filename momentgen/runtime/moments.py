@@ -258,6 +258,8 @@ class JointMoments(Moments, Predicted):
     _derived: Any = None
     #: the call that made it, where others are to share its noise, and its place among the results
     _made: Any = None
+    #: the noise that made it, of its call and of those before
+    _origins: tuple[Moments, ...] = ()
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -364,7 +366,9 @@ class JointMoments(Moments, Predicted):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is stored of an answer: its distribution and its call run the network, and stay behind."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_predictive", "_made")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_predictive", "_made", "_origins")
+        }
 
     def __getattr__(self, name: str) -> Any:
         if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields

@@ -92,7 +92,10 @@ def hint(name: str) -> str:
     if name in _NAMES:
         return f"; did you mean {_NAMES[name]}?"
     if name in _OF_ANSWERS:
-        return f"; answers of the default method have it, momentgen.propagate(f, x).{name}"
+        return (
+            f"; answers of the default method have it: call .eval() on the network before momentgen.convert, or "
+            f"momentgen.propagate(f, x).{name}"
+        )
     if not name.startswith("_") and callable(getattr(Tensor, name, None)):
         return f"; compute it in one function, momentgen.propagate(lambda a: a.{name}(), x)"
     return ""

@@ -58,8 +58,23 @@ def test_results_of_joint_calls_share_the_noise_of_their_arguments(batch: int) -
 def test_results_of_separate_calls_count_as_independent() -> None:
     net, x = network(), noisy(torch.ones(1, 2), std=0.5)
     one, other = net(x), net(x)
-    apart = propagate(lambda a, b: b - a, one, other)
+    with momentgen.laws.listening() as notes:
+        apart = propagate(lambda a, b: b - a, one, other)
     torch.testing.assert_close(apart.var, 2 * one.var, rtol=1e-3, atol=0)
+    assert any("count as independent" in text for text in notes)
+
+
+def test_a_result_beside_the_noise_that_made_it_is_noted_and_one_by_itself_is_not() -> None:
+    x, k = noisy(0.5, std=0.3), noisy(0.5, std=0.05)
+    once = propagate(lambda x, k: x * k, x, k)
+    with momentgen.laws.listening() as notes:
+        propagate(lambda y, k: y * k, once, k)
+    assert any("momentgen.joint()" in text for text in notes)
+    with momentgen.laws.listening() as notes:
+        propagate(lambda y, k: y * k, once, noisy(0.5, std=0.05))
+        with momentgen.joint():
+            propagate(lambda y, k: y * k, propagate(lambda x, k: x * k, x, k), k)
+    assert not notes
 
 
 def test_a_rollout_of_a_random_weight_has_the_moments_of_its_power() -> None:

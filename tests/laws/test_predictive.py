@@ -265,3 +265,33 @@ def test_rare_events_take_few_draws_where_the_linear_part_knows_the_direction() 
     off = (found.value - 0.001) / (found.error.square() + 0.001 / len(plain)).sqrt()
     assert bool((off.abs() < 3).all())
     assert out._predictive._further(0) < 2_500
+
+
+@pytest.mark.parametrize("slope", [0.8, 1.2])
+def test_two_stated_errors_hold_probabilities_and_quantiles_of_a_curve_of_two_values(slope: float) -> None:
+    """Of tanh(s·a + s·b/2): a polynomial through the nodes of cubature is off, which random points tell."""
+    deviation, z = slope * math.hypot(1, 0.5), []
+    for seed in range(8):
+        a, b = noisy(0.3, std=1.0), noisy(0.0, std=1.0)
+        out = momentgen.propagate(lambda a, b: torch.tanh(slope * a + 0.5 * slope * b), a, b, seed=seed)
+        for level in (0.05, 0.2, 0.5, 0.8, 0.95):
+            place = math.tanh(0.3 * slope + deviation * stats.norm.ppf(level))
+            probability, error = out.probability(lambda y, place=place: y <= place)
+            z.append((probability - level).item() / error.item())
+            value, error = out.quantile(level)
+            z.append((value - place).item() / error.item())
+    assert sum(abs(one) < 2 for one in z) >= 0.9 * len(z)
+    assert math.hypot(*z) / math.sqrt(len(z)) < 1.3
+
+
+def test_more_random_points_make_a_probability_as_exact_as_is_asked_for() -> None:
+    out = momentgen.propagate(lambda a, b: torch.tanh(a + b / 2), noisy(0.3, std=1.0), noisy(0.0, std=1.0))
+    first = out.probability(lambda y: y > 0.5)
+    nearer = out.probability(lambda y: y > 0.5, rtol=first.error.item() / first.value.item() / 2)
+    assert nearer.error < 0.6 * first.error
+    assert abs(nearer.value.item() - stats.norm.sf(math.atanh(0.5) - 0.3, scale=math.hypot(1, 0.5))) < 3 * nearer.error
+
+
+def test_quantiles_stay_within_the_range_of_a_function_that_saturates() -> None:
+    out = momentgen.propagate(lambda a, b: torch.tanh(3 * a + b), noisy(0.1, std=1.0), noisy(0.2, std=1.0))
+    assert out.quantile(0.9).value.abs() < 1.01

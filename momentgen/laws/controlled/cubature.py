@@ -168,7 +168,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
                 values = outputs.of(place)[:, part]
                 checks = nodes[used:], values[used:]
                 found = [of_nodes(nodes[:used], values[:used], weight, less, checks) for less in (0, 1, 2)]
-            return Made(found[0], found, 4.0)
+            # the more points correct a polynomial, the less its own error counts
+            return Made(found[0], found, 4.0 if count == 1 else 4.0 * _CHECKS / max(further(0), _CHECKS))
 
         return outputs.predictive(place, make, None if count == 1 else further)
 

@@ -24,7 +24,7 @@ from momentgen.laws.controlled.slopes import DifferentiatesError
 from momentgen.laws.controlled.state import UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import flattened, leaves_of
-from momentgen.laws.notes import note, overheard
+from momentgen.laws.notes import note, note_and_warn, overheard
 from momentgen.laws.values import by_example, check, lower
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
@@ -60,11 +60,27 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
     with one_thread(), overheard() as notes:
+        origins = _origins(leaves_of((args, kwargs)))
         found = _propagated(where, forward, args, kwargs)
     for leaf in leaves_of(found):
         if isinstance(leaf, JointMoments):
-            leaf._notes = tuple(notes)
+            leaf._notes, leaf._origins = tuple(notes), origins
     return found
+
+
+def _origins(leaves: list[Any]) -> tuple[Moments, ...]:
+    """The noise behind the arguments, each source once; a note where two arguments have some in common."""
+    met: dict[int, Moments] = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
+    behind = [leaf._origins for leaf in met.values() if isinstance(leaf, JointMoments)]
+    for origins in behind:
+        if any(id(source) in met for source in origins):
+            note_and_warn(
+                "noise in common with a result",
+                "controlled: an argument is the result of a call whose noise is also in another argument; they count "
+                "as independent. Put both steps into one function, or make the calls within momentgen.joint()",
+            )
+        met.update((id(source), source) for source in origins)
+    return tuple(met.values())
 
 
 def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
