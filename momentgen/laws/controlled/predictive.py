@@ -35,6 +35,8 @@ _PARTS: Final = 32
 _BESIDE: Final = 32
 #: steps to the quantile that the rows agree with, at most, and the part of its error at which they end
 _STEPS, _NEAR_ENOUGH = 10, 0.1
+#: part of a tail that is looked at for the error of its quantile, at least
+_TAIL: Final = 0.25
 #: part of chance that counts as an error where rows and surrogate agree
 _AGREE: Final = 0.5
 #: lower tails that are tried for the shortest interval, and those on each side that tell where it is
@@ -216,7 +218,7 @@ class OfOutput:
         asked = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
         place, error = self._place(made, asked, drawn, ordered)
         error = error if off is None else error.hypot(off)
-        least = (0.5 / len(made.main.rows) + 0 * asked).minimum(asked.minimum(1 - asked))  # beyond it no row tells
+        least = _TAIL * asked.minimum(1 - asked)  # an error of a tail's own size has no end
         levels = ((asked + sign * error).clamp(least, 1 - least) for sign in (-1, 1))
         ends = [self._place(made, level, drawn, ordered)[0] for level in levels]
         return place, (ends[1] - ends[0]).abs() / 2
