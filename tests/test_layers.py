@@ -34,7 +34,7 @@ PACKAGES: dict[str, set[str]] = {
     "runtime": {"errors", "promise", "cache", "extras", "native", "pictures"},
     "laws": {"errors", "extras", "native", "pictures", "runtime"},
     "nn": {"errors", "extras", "pictures", "progress", "runtime", "laws"},
-    "inference": {"errors", "extras", "progress", "native", "runtime", "laws", "nn"},
+    "inference": {"errors", "extras", "pictures", "progress", "native", "runtime", "laws", "nn"},
     "__main__": {"extras", "commands"},
 }
 SYMBOLIC = ("sympy", "mpmath", "flint")
