@@ -44,15 +44,6 @@ if all(hasattr(_functorch, name) for name in _USED):
     _cleared = getattr(getattr(torch._functorch, "pyfunctorch", None), "temporarily_clear_interpreter_stack", None)
     _REVERSE_AND_VMAP = (_functorch.TransformType.Vmap, _functorch.TransformType.Grad)
 
-# Private in torch, too: where one is gone, torch's dispatcher is asked.
-_HEARD = (
-    *("_len_torch_dispatch_stack", "_len_torch_function_stack"),
-    *("_get_tracing_state", "_are_functorch_transforms_active"),
-)
-_heard: tuple[Callable[[], object], ...] | None = None
-if all(hasattr(torch._C, name) for name in _HEARD) and hasattr(torch._C._autograd, "_profiler_enabled"):
-    _heard = (*(getattr(torch._C, name) for name in _HEARD), torch._C._autograd._profiler_enabled)
-
 
 def transformed() -> bool:
     """Whether a ``torch.func`` transform or forward-mode differentiation is active."""
@@ -75,32 +66,19 @@ def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outp
 
 
 def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
+    operator = kernel.forward if which == "forward" else kernel.backward
     forward_mode = in_forward_mode()
     if forward_mode or transforming():
         if torch.compiler.is_compiling():
             # torch.compile traces no autograd function inside a transform; the PyTorch code it can trace.
             return kernel.formula(which, params)(*tensors)
-        operator = kernel.forward if which == "forward" else kernel.backward
         found = None if forward_mode or _cleared is None else _without_transforms(operator, params, tensors)
         return _Transformable.apply(_Call(which, kernel, params), *tensors) if found is None else found  # type: ignore[no-untyped-call]
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor.requires_grad:
                 return _Plain.apply(_Call(which, kernel, params), *tensors)  # type: ignore[no-any-return,no-untyped-call]
-    return _values(which, kernel, params, tensors)
-
-
-def _values(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """The operator's outputs; the kernel's own where nobody but torch's dispatcher would hear of the call."""
-    if not torch.compiler.is_compiling() and not _listening() and all(type(tensor) is Tensor for tensor in tensors):
-        return kernel.run(which, tensors, params)
-    operator = kernel.forward if which == "forward" else kernel.backward
     return operator(*tensors, params)
-
-
-def _listening() -> bool:
-    """Whether a mode, a trace or a profiler wants to hear of operators; a call by torch's dispatcher costs 5 µs."""
-    return _heard is None or any(bool(heard()) for heard in _heard)
 
 
 def _without_transforms(operator: Any, params: Scalars, tensors: Sequence[Tensor]) -> Outputs | None:
@@ -190,7 +168,8 @@ class _Call:
 
     def computed(self, tensors: Sequence[Tensor]) -> Outputs:
         """Its outputs, without a derivative."""
-        return _values(self.which, self.kernel, self.params, tensors)
+        operator = self.kernel.forward if self.which == "forward" else self.kernel.backward
+        return operator(*tensors, self.params)
 
     def differentiable(self, tensors: Sequence[Tensor]) -> Outputs:
         """Its outputs, differentiable again."""

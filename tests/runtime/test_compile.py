@@ -6,14 +6,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 from other_processes import environment
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from momentgen.generated import leaky_relu, square
 
@@ -131,25 +129,3 @@ def test_errors_come_through_compilation() -> None:
     compiled = torch.compile(lambda m, v: square(m, v), backend="aot_eager")
     with pytest.raises(Exception, match="expected tensors of one shape"):
         compiled(torch.ones(3), torch.ones(4))
-
-
-class _Heard(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_modes_traces_and_profilers_hear_of_the_operator() -> None:
-    mean, var = torch.randn(5), torch.rand(5)
-    with _Heard() as heard:
-        square(mean, var)
-    assert any("square_forward" in name for name in heard.names)
-    traced = torch.jit.trace(lambda m, v: square(m, v).mean, (mean, var))
-    assert "momentgen::square_forward" in str(traced.graph)
-    with torch.autograd.profiler.profile() as profile:
-        square(mean, var)
-    assert any("square_forward" in event.key for event in profile.key_averages())
