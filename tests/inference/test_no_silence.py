@@ -214,6 +214,19 @@ def test_predictions_for_uncertain_features_are_those_of_many_draws(kind: Any) -
     np.testing.assert_allclose(model.predict(rows, x_cov=np.diag(std**2)), found[0], rtol=0.02)
 
 
+def test_intervals_of_uncertain_features_hold_the_targets_of_rows_with_such_errors() -> None:
+    draw = np.random.default_rng(0)
+    x, std = draw.normal(size=(4000, 1)), 0.3
+    y = 2 * x[:, 0] + 0.2 * draw.normal(size=4000)
+    model = PBPRegressor(hidden=(), random_state=0).fit(x[:400], y[:400])
+    seen = x[400:] + std * draw.normal(size=(3600, 1)) * (0.5 + (x[400:] > 0))
+    each = std * (0.5 + (x[400:] > 0))
+    low, high = model.predict_interval(seen, 0.9, x_std=each)
+    assert abs(((low <= y[400:]) & (y[400:] <= high)).mean() - 0.9) < 0.03
+    certain = model.predict_interval(seen, 0.9)
+    assert ((certain[0] <= y[400:]) & (y[400:] <= certain[1])).mean() < 0.6
+
+
 def test_errors_of_features_that_cancel_leave_a_lines_sigma_as_it_is() -> None:
     """y = x₀ - x₁ under errors of covariance C has the variance wᵀ C w besides."""
     x = np.random.default_rng(0).normal(size=(200, 2))

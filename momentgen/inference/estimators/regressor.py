@@ -377,8 +377,9 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         mean, *parts = self._parts(x)
         return Parts(self._mean(mean), *(self._wide(x, mean, var) * self._deviation() for var in parts))
 
-    @torch.no_grad()
-    def predict_interval(self, X: ArrayLike, coverage: float = 0.95) -> tuple[NDArray[Any], NDArray[Any]]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.95, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Lower and upper ends of intervals that hold a target with this probability, in the targets' unit.
 
         With ``calibrate`` they are conformal: about the mean, as wide as held-out errors ask for.  Their coverage holds
@@ -386,11 +387,27 @@ class BayesianRegressor(RegressorMixin, Bayesian):  # type: ignore[misc]
         what these can show, they are as wide as the Student law of the errors.  Else they are quantiles of the
         predictive distribution.
 
+        Args:
+            X: features, shape ``(n, features)``.
+            coverage: the probability.
+            x_std: as in :meth:`predict`.  Intervals move with the mean, and are as many times as wide as σ is.
+            x_cov: likewise.
+
         Raises:
-            InputError: for a coverage that is not between 0 and 1.
+            InputError: for a coverage that is not between 0 and 1, and as :meth:`predict`.
         """
         if not 0 < coverage < 1:
             raise InputError(f"predict_interval: expected a coverage between 0 and 1, got {coverage}")
+        low, high = self._interval(X, coverage)
+        if x_std is None and x_cov is None:
+            return low, high
+        mean, std = self.predict(X, return_std=True)
+        moved, wide = self.predict(X, True, x_std, x_cov)
+        return moved + (low - mean) * wide / std, moved + (high - mean) * wide / std
+
+    @torch.no_grad()
+    def _interval(self, X: ArrayLike, coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Intervals where features are certain."""
         x = self._features(X)
         if not self._laws:
             low, high = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
