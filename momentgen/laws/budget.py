@@ -174,7 +174,7 @@ def budget(
         groups: ``"value"`` for a group per noisy value of an example.  ``"argument"`` for one per noisy argument.
             ``"channel"`` for one per entry of the first dimension of an example.  Tensors of whole numbers from 0, one
             per noisy argument, of an example's shape.  None for values where there are few, else arguments.
-        names: of the groups.
+        names: of the groups, in the order of :attr:`Budget.names` without this argument.
         draws: passes for each group.  0 leaves the linear part alone.  None for 4,096 of a formula and 256 of a
             network, up to 64 groups, where more than the linear part matters.
         options: ``rtol``, ``max_rows``, ``seed``, as for :func:`momentgen.propagate`.
@@ -216,7 +216,7 @@ def _contributions(out: Any) -> Callable[[], Contributions] | None:
 def _values(f: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[list[str]]:
     """Of each source of noise, in the order of the arguments, the names of its values, or one of all."""
     given = list(parameters(f.forward if isinstance(f, torch.nn.Module) else f))
-    met: dict[int, list[tuple[int | None, str]]] = {}
+    met: dict[int, list[tuple[int | None, str, str]]] = {}
     for place, value in enumerate(inputs):
         name = given[place] if place < len(given) else f"argument {place + 1}"
         random = [leaf for leaf in leaves_of(value) if isinstance(leaf, Moments)]
@@ -225,11 +225,18 @@ def _values(f: Callable[..., Any], inputs: tuple[Any, ...]) -> Iterator[list[str
             terms = terms_of(leaf)[1]
             for part, term in enumerate(terms):
                 text = own if len(terms) == 1 else f"{own}, part {part + 1}"
-                met.setdefault(id(term.source), []).append((term.start, text))
+                met.setdefault(id(term.source), []).append((term.start, text, own))
+    alone = [found[0][-1] for found in met.values() if len(found) == 1]  # values by parts that no other has
     for found in met.values():
-        starts = [start for start, _ in found]
-        apart = all(start is not None for start in starts) and len(set(starts)) == len(starts)
-        yield [text for _, text in sorted(found, key=lambda one: one[0] or 0)] if apart else [found[0][1]]
+        starts = [start for start, *_ in found]
+        if len(found) == 1 and alone.count(found[0][-1]) == 1:
+            yield [found[0][-1]]
+        elif all(start is not None for start in starts) and len(set(starts)) == len(starts):
+            yield [text for _, text, _ in sorted(found, key=lambda one: one[0] or 0)]
+        elif len(sharing := list(dict.fromkeys(own for *_, own in found))) > 1:
+            yield [f"common to {', '.join(sharing)}"]
+        else:
+            yield [found[0][1]]
 
 
 def _labels(

@@ -142,3 +142,10 @@ def test_mistakes_say_what_is_expected() -> None:
     with pytest.raises(InputError, match="index of one value"):
         budget(torch.exp, x).table(at=(0, 1))  # of two examples with a value each
     assert momentgen.budget is budget
+
+
+def test_noise_that_arguments_share_has_a_row_of_its_own_that_names_them() -> None:
+    caliper = noisy(0.0, std=0.3)
+    found = budget(lambda m, d, h: m + d + h, noisy(1.0, std=1.0), noisy(2.0, std=0.2) + caliper, caliper)
+    assert found.names == ["m", "d", "common to d, h"]
+    torch.testing.assert_close(found.first, torch.tensor([1.0, 0.04, 0.36]).double() / 1.4, rtol=1e-5, atol=0)
