@@ -15,7 +15,7 @@ BUDGETS = {
     "momentgen/compiler/strategies": 9_800,
     "momentgen/laws": 15_900,
     "momentgen/nn": 1_660,
-    "momentgen/inference": 9_050,
+    "momentgen/inference": 9_080,
     "tests": 42_000,
     "benchmarks": 8_350,
 }

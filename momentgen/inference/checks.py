@@ -1,7 +1,7 @@
 """What tells whether a fitted regressor can be believed: scores, leave-one-out likelihoods by ArviZ, and pictures.
 
-Beside :mod:`momentgen.inference.estimators`: functions of any of its regressors and of data, which need nothing but its
-public predictions, and for ArviZ the moments before calibration.
+Functions of a fitted regressor of :mod:`momentgen.inference.estimators` and of data.  They use its public predictions,
+and for ArviZ its moments before calibration.
 """
 
 from __future__ import annotations

@@ -219,4 +219,4 @@ def _described(function: Any, op: Op | Rescaled) -> str:
         kind = function.__name__ if isinstance(function, type) else type(function).__name__
         return f"the module {kind}; make the function known that its forward calls"
     name = getattr(function, "__name__", repr(function))
-    return f"{name}, of which torch does not ask; write @momentgen.laws.activation({op.name}) above its definition"
+    return f"{name}, which torch hides from laws; write @momentgen.laws.activation({op.name}) above its definition"

@@ -258,8 +258,8 @@ class JointMoments(Moments, Predicted):
     _derived: Any = None
     #: the call that made it, where others are to share its noise, and its place among the results
     _made: Any = None
-    #: the noise that made it, of its call and of those before
-    _origins: tuple[Moments, ...] = ()
+    #: the noise that made it, of its call and of those before, by weak references to its mean and variance
+    _origins: frozenset[Any] = frozenset()
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 

@@ -24,7 +24,7 @@ from momentgen.inference import (
     VBPClassifier,
     VBPRegressor,
 )
-from momentgen.inference.estimators import regressor
+from momentgen.inference.estimators import held_out
 from momentgen.inference.estimators.calibration import fit_error_law
 
 FILTER: dict[str, Any] = {"hidden": (5,), "passes": 5, "members": 1, "random_state": 0}
@@ -95,7 +95,7 @@ def test_a_fit_whose_calibration_is_broken_off_has_no_σ(monkeypatch: Any) -> No
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(regressor, "fit_error_law", interrupt)
+    monkeypatch.setattr(held_out, "fit_error_law", interrupt)
     model = PBPRegressor(**FILTER)
     with pytest.raises(KeyboardInterrupt):
         model.fit(*line(40))

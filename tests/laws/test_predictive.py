@@ -267,19 +267,27 @@ def test_rare_events_take_few_draws_where_the_linear_part_knows_the_direction() 
     assert out._predictive._further(0) < 2_500
 
 
-@pytest.mark.parametrize("slope", [0.8, 1.2])
-def test_two_stated_errors_hold_probabilities_and_quantiles_of_a_curve_of_two_values(slope: float) -> None:
-    """Of tanh(s·a + s·b/2): a polynomial through the nodes of cubature is off, which random points tell."""
-    deviation, z = slope * math.hypot(1, 0.5), []
+@pytest.mark.parametrize(
+    ("count", "slope", "dtype"),
+    [
+        *((count, 1.0, torch.float64) for count in (1, 2, 3, 5, 16, 100)),
+        *((2, slope, torch.float32) for slope in (0.5, 1.2)),
+    ],
+)
+def test_two_stated_errors_hold_probabilities_and_quantiles_of_a_curve(
+    count: int, slope: float, dtype: torch.dtype
+) -> None:
+    """Of tanh(s Σx): of few values a polynomial through the nodes of cubature is off, which random points tell."""
+    z = []
     for seed in range(8):
-        a, b = noisy(0.3, std=1.0), noisy(0.0, std=1.0)
-        out = momentgen.propagate(lambda a, b: torch.tanh(slope * a + 0.5 * slope * b), a, b, seed=seed)
+        x = noisy(torch.full((2, count), 0.3 / count, dtype=dtype), std=1 / math.sqrt(count))
+        out = momentgen.propagate(lambda x: torch.tanh(slope * x.sum(-1)), x, seed=seed)
         for level in (0.05, 0.2, 0.5, 0.8, 0.95):
-            place = math.tanh(0.3 * slope + deviation * stats.norm.ppf(level))
+            place = math.tanh(slope * (0.3 + stats.norm.ppf(level)))
             probability, error = out.probability(lambda y, place=place: y <= place)
-            z.append((probability - level).item() / error.item())
+            z += ((probability - level) / error).tolist()
             value, error = out.quantile(level)
-            z.append((value - place).item() / error.item())
+            z += ((value - place) / error).tolist()
     assert sum(abs(one) < 2 for one in z) >= 0.9 * len(z)
     assert math.hypot(*z) / math.sqrt(len(z)) < 1.3
 

@@ -128,10 +128,13 @@ def plain(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ((plain,), r"got plain, of which torch does not ask; write @momentgen\.laws\.activation\(silu\) above"),
+        (
+            (plain,),
+            r"got plain, which torch hides from laws; write @momentgen\.laws\.activation\(silu\) above",
+        ),
         ((nn.SiLU,), "got the module SiLU; make the function known that its forward calls"),
         ((nn.SiLU(),), "got the module SiLU"),
-        ((3,), "got 3, of which torch does not ask"),
+        ((3,), "got 3, which torch hides from laws"),
         ((torch.special.i0, "slope"), r"expected parameters of silu, which are \[\], got"),
     ],
 )

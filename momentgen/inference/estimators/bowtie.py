@@ -12,7 +12,8 @@ from torch import Tensor
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, Predictive
 from momentgen.inference.bowtie.convergence import effective_size, split_r_hat
 from momentgen.inference.estimators.base import parameters
-from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.estimators.held_out import Calibration, Parts
+from momentgen.inference.estimators.regressor import BayesianRegressor
 
 __all__ = ["BowTieRegressor"]
 

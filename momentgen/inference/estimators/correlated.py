@@ -13,8 +13,9 @@ from torch import Tensor
 
 from momentgen.inference.credible import sampled_outputs
 from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
+from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.network import Classification, Regression, Variational
-from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.training import seeded
 from momentgen.inference.tridiagonal import Tridiagonal

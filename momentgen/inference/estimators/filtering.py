@@ -20,8 +20,9 @@ from momentgen.errors import InputError
 from momentgen.inference.adf import DensityFilter
 from momentgen.inference.adf.network import count_weights
 from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, ClassWeight, parameters
+from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.passes import Chosen, choose
-from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.estimators.rivals import Folds, Predicted, log_densities, rivals
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.inference.linear import LinearPosterior

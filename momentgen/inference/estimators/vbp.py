@@ -13,8 +13,9 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.base import BayesianClassifier, ClassWeight, parameters
+from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.network import Classification, Regression, Variational
-from momentgen.inference.estimators.regressor import BayesianRegressor, Calibration, Parts
+from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.accuracy import accuracy
 from momentgen.laws.border import Method, method

@@ -100,8 +100,10 @@ class Outputs:
     def of(self, place: int) -> Tensor:
         """An output in all rows so far, shape ``(rows, batch, K)``."""
         rows = torch.stack([row[place] for row in self.rows])
-        found, certain = self.flat(place, rows, len(rows)), self._certain(self.batched(place))
-        if not certain.any():
+        found, certain = self.flat(place, rows, len(rows)), self._certain
+        if not self.batched(place):
+            certain = None if certain is None or not certain.all() else certain[:1]
+        if certain is None:
             return found
         # rows of a stack may differ by rounding, which is no noise
         first = found[:1].detach()
@@ -109,14 +111,16 @@ class Outputs:
         alike = off <= _ROUNDINGS * torch.finfo(rows.dtype).eps * first[0].abs().amax(-1, keepdim=True)
         return torch.where(alike & certain.to(found.device), found[:1], found)
 
-    def _certain(self, batched: bool) -> Tensor:
-        """Whether all inputs of an example, or of all examples together, are without noise, shape ``(batch, 1)``."""
-        batch = self._network.batch if batched else 1
+    @functools.cached_property
+    def _certain(self) -> Tensor | None:
+        """Whether all inputs of each example are without noise, shape ``(batch, 1)``; None where no example is so."""
+        batch = max(self._network.batch, 1)
         found = torch.full((batch, 1), bool(self._network.inputs))
         for value in self._network.inputs:
-            still = value.var.detach().expand(value.mean.shape).cpu() == 0
-            found &= still.reshape(batch, -1).all(1, keepdim=True) if len(still.shape) and batched else still.all()
-        return found
+            mean, var = tuple.__iter__(value)
+            still = (var.detach() == 0).expand(mean.shape).cpu()
+            found &= still.reshape(batch, -1).all(1, keepdim=True) if still.shape[:1] == (batch,) else still.all()
+        return found if found.any() else None
 
     def say_what_is_not_finite(self) -> None:
         """A note on values that some draws make NaN or infinite, whose moments are NaN."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakIdRef
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.accuracy import Accuracy, accuracy
@@ -68,19 +69,23 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     return found
 
 
-def _origins(leaves: list[Any]) -> tuple[Moments, ...]:
-    """The noise behind the arguments, each source once; a note where two arguments have some in common."""
-    met: dict[int, Moments] = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
-    behind = [leaf._origins for leaf in met.values() if isinstance(leaf, JointMoments)]
-    for origins in behind:
-        if any(id(source) in met for source in origins):
+def _origins(leaves: list[Any]) -> frozenset[Any]:
+    """The noise behind the arguments that is still held by someone; a note where two arguments have some in common.
+
+    Noise is known by its mean and variance, a pair of tensors, of which a long chain of calls must not keep all.
+    """
+    values = {tuple(map(WeakIdRef, tuple.__iter__(leaf))): leaf for leaf in leaves if isinstance(leaf, Moments)}
+    met = set(values)
+    for leaf in values.values():
+        origins = leaf._origins if isinstance(leaf, JointMoments) else frozenset()
+        if not met.isdisjoint(origins):
             note_and_warn(
                 "noise in common with a result",
                 "controlled: an argument is the result of a call whose noise is also in another argument; they count "
                 "as independent. Put both steps into one function, or make the calls within momentgen.joint()",
             )
-        met.update((id(source), source) for source in origins)
-    return tuple(met.values())
+        met.update(source for source in origins if all(part() is not None for part in source))
+    return frozenset(met)
 
 
 def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

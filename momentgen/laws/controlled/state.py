@@ -166,7 +166,7 @@ class State:
         return self.knows(value) and self._random[id(value)][1] is None
 
     def follow(self, value: Any, common: Any = None) -> None:
-        """The tensor, or all in a tuple, is random from now on; and what is known of a value in common."""
+        """Take the tensor, or all in a tuple, for random; ``common`` is what is known of a value in common."""
         if isinstance(value, list | tuple):
             for part in value:
                 self.follow(part)
