@@ -96,7 +96,8 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.quantile`."""
 
         def question(made: Made) -> tuple[Tensor, ...]:
-            return self._quantile(made, probability, self._draws(made))
+            drawn = self._draws(made)
+            return self._quantile(made, probability, drawn, drawn.main.sort(0).values)
 
         return self._until(rtol, lambda: Estimated(*self._each(question)), self._std)
 
@@ -108,7 +109,8 @@ class OfOutput:
             drawn, off = self._draws(made), torch.zeros(())
             if shortest:
                 lower, off = _lower_tail(drawn, level, made.factor)
-            found = [self._quantile(made, tail, drawn, off) for tail in (lower, lower + level)]
+            ordered = drawn.main.sort(0).values
+            found = [self._quantile(made, tail, drawn, ordered, off) for tail in (lower, lower + level)]
             return found[0][0], found[1][0], found[0][1], found[1][1]
 
         return self._until(rtol, lambda: Interval(*self._each(ends)), self._std)
@@ -211,30 +213,43 @@ class OfOutput:
         return values.gather(0, order[:, :, None].expand_as(values))
 
     def _quantile(
-        self, made: Made, probability: float | Tensor, drawn: _Draws, off: Tensor | None = None
+        self, made: Made, probability: float | Tensor, drawn: _Draws, ordered: Tensor, off: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Quantiles, shape ``(b, K)``, and their errors; ``off`` is that of the probability."""
-        ordered = drawn.main.sort(0).values
         asked = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
-        place, error = self._place(made, asked, drawn, ordered)
-        error = error if off is None else error.hypot(off)
         least = _TAIL * asked.minimum(1 - asked)  # an error of a tail's own size has no end
-        levels = ((asked + sign * error).clamp(least, 1 - least) for sign in (-1, 1))
-        ends = [self._place(made, level, drawn, ordered)[0] for level in levels]
-        return place, (ends[1] - ends[0]).abs() / 2
+        place = self._place(made.main, ordered, asked)
+        below = functools.partial(_below, place)
+        found, error = self._expectation(made, below, drawn)
+        own = below(ordered).mean(0)
+        apart = own + self._correction(made.main, below)[0] - found  # by further draws, which ``ordered`` lacks
+        asked = (asked + apart).clamp(least, 1 - least)
+        if bool((apart.abs() > _NEAR_ENOUGH * error).any()):
+            place = self._place(made.main, ordered, asked)
+        error = error if off is None else error.hypot(off)
+        # the correction jumps at each row, where both ends may fall: the draws' own are further apart then
+        spreads = []
+        for centre, end in ((asked, functools.partial(self._place, made.main)), (own, _at)):
+            low, high = (end(ordered, (centre + sign * error).clamp(least, 1 - least)) for sign in (-1, 1))
+            spreads.append((high - low).abs() / 2)
+        return place, spreads[0].maximum(spreads[1])
 
-    def _place(self, made: Made, asked: Tensor, drawn: _Draws, ordered: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the probability of less, as the rows correct it, is the one asked for; and that probability's error."""
+    def _place(self, main: Surrogate, ordered: Tensor, asked: Tensor) -> Tensor:
+        """Where the probability of less, as the rows correct it, is the one asked for.
+
+        Of ``ordered`` draws it is known.  Only the correction is computed at each step, which takes few values.
+        """
         p, below, above = asked, torch.zeros_like(asked), torch.ones_like(asked)
-        for step in range(_STEPS):
-            place = _at(ordered, p)
-            found, error = self._expectation(made, functools.partial(_below, place), drawn)
-            if step == _STEPS - 1 or bool(((found - asked).abs() <= _NEAR_ENOUGH * error).all()):
+        for _ in range(_STEPS):
+            correction, square = self._correction(main, functools.partial(_below, _at(ordered, p)))
+            off = p + correction - asked
+            near = off.abs() <= _NEAR_ENOUGH * square.sqrt()
+            if bool(near.all()):
                 break
-            below, above = torch.where(found < asked, p, below), torch.where(found < asked, above, p)
-            moved = p - (found - asked)
-            p = torch.where((below < moved) & (moved < above), moved, (below + above) / 2)
-        return place, error
+            below, above = torch.where(off < 0, p, below), torch.where(off < 0, above, p)
+            moved = torch.where((below < p - off) & (p - off < above), p - off, (below + above) / 2)
+            p = torch.where(near, p, moved)
+        return _at(ordered, p)
 
     def _draws(self, made: Made, apart: bool = False) -> _Draws:
         """Draws of the surrogates; ``apart`` where a function takes values of several examples."""
@@ -244,13 +259,7 @@ class OfOutput:
             return _Draws(self._drawn(made.main, count, apart), others, apart)
 
     def _expectation(self, made: Made, function: Function, drawn: _Draws) -> tuple[Tensor, Tensor]:
-        """The mean of a function of the outputs, and its error.
-
-        Args:
-            made: the surrogates.
-            function: of draws in front.
-            drawn: of the surrogates.
-        """
+        """The mean of a function of the outputs, which has draws in front, and its error."""
         main, values = made.main, drawn.main
         count = len(values)
         with torch.no_grad():
@@ -262,10 +271,8 @@ class OfOutput:
             if drawn.others:
                 beside = torch.stack([function(one).double().mean(0) for one in drawn.others])
                 jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
-            apart_by, chance = self._against(main, function)
-            weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
-            value = value + weight * apart_by
-            square = weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
+            correction, square = self._correction(main, function)
+            value = value + correction
             reach = every.amax(0) - every.amin(0)
             square = square + jackknife.maximum((share * reach.clamp_min(1) / len(main.rows)).square())
             # more draws where their own error would count, as that of rare events does
@@ -279,6 +286,12 @@ class OfOutput:
                     more = self._drawn(main, count, drawn.apart, len(sets))
                     sets.append(_by_sets(function(more)))
             return value + means.mean(0) - sets[0].mean(0), (square + own).sqrt()
+
+    def _correction(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
+        """What the rows add to the surrogate's mean of a function, and the *variance* of that."""
+        apart_by, chance = self._against(main, function)
+        weight = torch.where(apart_by.square() > chance, 1 - chance / apart_by.square().clamp_min(1e-300), 0)
+        return weight * apart_by, weight * chance + (1 - weight) * _AGREE * torch.minimum(chance, apart_by.square())
 
     def _against(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
         """By how much the rows differ from the surrogate of their own smooth part, and chance as a *variance*."""
