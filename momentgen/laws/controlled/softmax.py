@@ -1,7 +1,8 @@
 """A softmax at the end of a network: applied to the normal law of the logits, or sampled where that is further off.
 
 Normal logits have what sampling knows least, the tails.  Logits that are linear in the noise are normal.  Others need
-not be: by how much the answers of the two ways differ beyond chance is an error of the first.
+not be: by how much the answers of the two ways differ beyond chance is an error of the first.  A logarithm has no such
+tails, and is sampled.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
             return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
     own = rows_of_softmax(rows, logarithm)
     sampled = estimated(own)
+    if logarithm:  # it is nearly linear in the logits, and its linear part leaves as little to the rows
+        return sampled
     with torch.no_grad():
         by_draws = left_out(own, groups)
         off, chances = [], []
