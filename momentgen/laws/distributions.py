@@ -62,6 +62,10 @@ class Elements(td.Distribution):
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         return self.sample(sample_shape, "rsample")
 
+    def icdf(self, value: Tensor) -> Tensor:
+        own = zip(self.parts, value.unbind(-1), strict=True)
+        return torch.stack([part.icdf(one) for part, one in own], -1)
+
 
 def _symmetric(base: td.Distribution) -> bool:
     """Whether a distribution is symmetric about its mean."""
@@ -128,6 +132,22 @@ class Noise:
     def draws(self, count: int) -> Tensor:
         """So many draws less their mean, in front of the value's shape; without derivatives."""
         return self._distribution.sample((count,)).to(self._like.dtype) - self.mean
+
+    def of_normal(self, z: Tensor) -> Tensor | None:
+        """Noise less its mean as an increasing function of standard normal values, shape ``(..., *shape)``.
+
+        None where torch does not know the inverse of the distribution function, and for values that are dependent.
+        """
+        base = self._distribution
+        while isinstance(base, td.Independent):
+            base = base.base_dist
+        try:
+            if base.event_shape and not isinstance(base, Elements):
+                return None
+            found: Tensor = base.icdf(torch.special.ndtr(z))
+        except NotImplementedError:
+            return None
+        return torch.where(self.var == 0, 0, found - self.mean)
 
     def expanded(self, like: Tensor) -> Noise:
         """The same noise of every example of a larger value."""

@@ -94,7 +94,10 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     def given(place: int, value: Moments) -> Given:
         def at(rows: Tensor) -> Tensor:
             moved = torch.einsum("nd,bdk->nbk", nodes[rows].to(roots[place]), roots[place])
-            return value.mean + moved.reshape(len(rows), *value.mean.shape)
+            moved = moved.reshape(len(rows), *value.mean.shape)
+            if value.noise is not None:
+                moved = value.noise.of_normal(moved).to(value.mean.dtype)
+            return value.mean + moved
 
         return Given(value, place, at, 0)
 
@@ -141,7 +144,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     if count > 1 and kinked:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
-    used = len(nodes)
+    used, curve = len(nodes), count == 1 and not kinked
 
     def further(more: int) -> int:
         """Run the network at more random points, by which polynomials are checked; how many there are."""
@@ -156,22 +159,26 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
         return len(nodes) - used
 
     def predictive(place: int) -> OfOutput:
-        """By all rules; a surrogate of lower degree says how far it is off, and so do random points, of several."""
+        """By all rules; a surrogate of lower degree says how far it is off.
+
+        So do random points, of several values and of kinks, next to which the curve through the nodes is not known.
+        """
         weight = torch.cat(weights) / len(weights)
 
         def make(part: slice) -> Made:
-            if count == 1:
+            if curve:
                 found = [of_nodes(nodes, outputs.of(place)[:, part], weight, less) for less in (0, 1)]
             else:
                 if not further(0):
                     further(min(_CHECKS, spent.max_rows))
                 values = outputs.of(place)[:, part]
                 checks = nodes[used:], values[used:]
-                found = [of_nodes(nodes[:used], values[:used], weight, less, checks) for less in (0, 1, 2)]
+                lower = (0, 1) if count == 1 else (0, 1, 2)
+                found = [of_nodes(nodes[:used], values[:used], weight, less, checks) for less in lower]
             # the more points correct a polynomial, the less its own error counts
-            return Made(found[0], found, 4.0 if count == 1 else 4.0 * _CHECKS / max(further(0), _CHECKS))
+            return Made(found[0], found, 4.0 if curve else 4.0 * _CHECKS / max(further(0), _CHECKS))
 
-        return outputs.predictive(place, make, None if count == 1 else further)
+        return outputs.predictive(place, make, None if curve else further)
 
     last = torch.cat([torch.zeros(len(nodes) - len(weights[-1])), weights[-1].float()])
     predictives = {place: predictive(place) for place in outputs.real()}
@@ -179,16 +186,21 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
 
 
 def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
-    """The noise of each input as a map of the same few standard normal values; None where it is another or of many.
+    """The noise of each input as a map of the same few standard normal values; None where it is none or of many.
 
-    Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.
+    Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.  Other noise is a
+    function of such values, in float64: extreme probabilities are beyond float32.
     """
     most, roots = max(_ORDERS), list[Tensor]()
     for value in inputs:
-        if value.noise is not None or value.mean.numel() == 0:
+        if value.mean.numel() == 0:
             return None
-        examples = batch or 1
-        if isinstance(value, JointMoments):
+        examples, std = batch or 1, square_root(value.var)
+        if value.noise is not None:
+            if value.mean.device.type != "cpu" or value.noise.of_normal(torch.zeros_like(std)) is None:
+                return None
+            std = (std != 0).double()
+        elif isinstance(value, JointMoments):
             factor = value.factor if batch or value.factor.dim() == 2 else None
             if factor is None:  # a covariance per example, of examples that interact
                 factor = torch.block_diag(*value.factor)
@@ -201,7 +213,7 @@ def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
                 used = (factor != 0).any(-1).any(0)
             roots.append(factor[:, used])
             continue
-        std = square_root(value.var).reshape(examples, -1)
+        std = std.reshape(examples, -1)
         places = (std != 0).any(0).nonzero().squeeze(1)
         if len(places) > most:
             return None

@@ -39,6 +39,8 @@ __all__ = [
 _WILD: Final = 1e3
 #: by how much errors are widened where few pairs make most of a standard deviation: such pairs may as well be missing
 _TAILS: Final = 10.0
+#: kurtosis, less 1, of remainders that few pairs know least; pairs from which on the jackknife tells more of them
+_SQUARES, _KNOWN = 12.0, 32
 #: square of the skewness of a pair's sum of two squares of normal values
 _NORMAL: Final = 4.0
 #: how much larger the error of what outputs have in common is than its square says, which few groups and outputs tell
@@ -122,10 +124,13 @@ def estimated(rows: Rows) -> Estimate:
     with torch.no_grad():
         count = found.products.count
         std = found.factor.square().sum(-2).sqrt()
-        std_error = _std_error(found.products, found.exact, std)
+        beyond, wider = _unlucky(count, std.shape[-1])
+        std_error = _std_error(found.products, found.exact, std).maximum(
+            ((std.square() + beyond * found.var).sqrt() - std) / 2
+        )
         apart = found.residuals[count:]
         square = apart.square().sum(0) / pairs.outputs.shape[1] * _tails(apart)
-        mean_error = _shared(square, std.square(), _few(count)).sqrt()
+        mean_error = _shared(square, std.square(), max(_few(count), wider)).sqrt()
     return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
 
@@ -315,6 +320,19 @@ def _tails(influence: Tensor) -> Tensor:
     square = influence.square().sum(0)
     cube = torch.where(square > 0, influence / torch.where(square > 0, square, 1).sqrt(), 0).pow(3).sum(0)
     return 1 + _TAILS * (cube.square() - _NORMAL / (len(influence) + _NORMAL)).clamp_min(0)
+
+
+def _unlucky(pairs: int, outputs: int) -> tuple[float, float]:
+    """By how much more a remainder's *variance* may be than few pairs say, and by what squares of errors are widened.
+
+    Squares of normal values, and what is near them, are usually smaller than on average.  So pairs that met no large
+    one say too little of the remainder, and of its error too.  As many degrees of freedom as such pairs have bound it
+    at a confidence of 97.5 % (Wilson & Hilferty 1931).  Of more pairs the jackknife knows it.
+    """
+    freedom, normal = 2 * pairs * outputs / _SQUARES, 1.96
+    lowest = max(1 - 2 / (9 * freedom) - normal * (2 / (9 * freedom)) ** 0.5, 0.2) ** 3
+    student = 1 + (normal**2 + 1) / (4 * freedom) + (5 * normal**4 + 16 * normal**2 + 3) / (96 * freedom**2)
+    return (1 / lowest - 1) * min(1, _KNOWN / pairs), student**2
 
 
 def _few(pairs: int) -> float:

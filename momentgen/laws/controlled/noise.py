@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,10 +127,10 @@ class InputNoise:
 
     @contextmanager
     def _seeded(self, row: int) -> Iterator[None]:
-        """Torch's own generator begins with a row's seed."""
+        """Torch's own generator begins with a row's seed, mixed: its first uniform numbers of small seeds are alike."""
         mean = self.value.mean
         with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
-            torch.manual_seed(self._seed_of(row))
+            torch.manual_seed(int(np.random.SeedSequence(self._seed_of(row)).generate_state(1)[0]))
             yield
 
     def _seed_of(self, number: int) -> int:
