@@ -327,12 +327,13 @@ def _unlucky(pairs: int, outputs: int) -> tuple[float, float]:
 
     Squares of normal values, and what is near them, are usually smaller than on average.  So pairs that met no large
     one say too little of the remainder, and of its error too.  As many degrees of freedom as such pairs have bound it
-    at a confidence of 97.5 % (Wilson & Hilferty 1931).  Of more pairs the jackknife knows it.
+    at a confidence of 97.5 % (Wilson & Hilferty 1931).  Of more pairs the jackknife knows it, and outputs tell of each
+    other.
     """
     freedom, normal = 2 * pairs * outputs / _SQUARES, 1.96
     lowest = max(1 - 2 / (9 * freedom) - normal * (2 / (9 * freedom)) ** 0.5, 0.2) ** 3
     student = 1 + (normal**2 + 1) / (4 * freedom) + (5 * normal**4 + 16 * normal**2 + 3) / (96 * freedom**2)
-    return (1 / lowest - 1) * min(1, _KNOWN / pairs), student**2
+    return (1 / lowest - 1) * min(1, _KNOWN / pairs) / outputs, student**2
 
 
 def _few(pairs: int) -> float:

@@ -260,8 +260,7 @@ class OfOutput:
 
     def _expectation(self, made: Made, function: Function, drawn: _Draws) -> tuple[Tensor, Tensor]:
         """The mean of a function of the outputs, which has draws in front, and its error."""
-        main, values = made.main, drawn.main
-        count = len(values)
+        main, values, count = made.main, drawn.main, len(drawn.main)
         with torch.no_grad():
             every = function(values).double()
             value = every.mean(0)
@@ -273,18 +272,20 @@ class OfOutput:
                 jackknife = jackknife.maximum(made.factor * (beside - beside.mean(0)).square().mean(0))
             correction, square = self._correction(main, function)
             value = value + correction
-            reach = every.amax(0) - every.amin(0)
-            square = square + jackknife.maximum((share * reach.clamp_min(1) / len(main.rows)).square())
+            reach = (every.amax(0) - every.amin(0)).clamp_min(1)  # an event that no draw meets may happen
+            square = square + jackknife.maximum((share * reach / len(main.rows)).square())
             # more draws where their own error would count, as that of rare events does
             while True:
                 means, n = torch.cat(sets), _SETS * len(sets)
                 own = means.var(0) * (n - 1) / (n - 3) / n + (reach / count / len(sets)).square()
-                enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square())
+                enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square() + (reach / count).square())
                 if len(sets) >= _PARTS or bool((own <= enough).all()):
                     break
                 for _ in range(len(sets)):
                     more = self._drawn(main, count, drawn.apart, len(sets))
                     sets.append(_by_sets(function(more)))
+            # a law of draws has as many, whose parts the sets are of: further sets have the same
+            own = own.maximum(torch.stack(sets).mean(0).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS)
             return value + means.mean(0) - sets[0].mean(0), (square + own).sqrt()
 
     def _correction(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
