@@ -198,7 +198,7 @@ def test_the_compiler_needs_no_torch() -> None:
 
 
 #: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
-LOWEST = ("table", "notes", "accuracy", "activations")
+LOWEST = ("table", "notes", "activations")
 HIGHEST = ("rules", "draws", "methods", "border", "convert", "controlled", "budget")
 
 

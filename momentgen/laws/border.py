@@ -24,7 +24,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.extras import SITE
-from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.debug import refuse as refuse_out_of_range
 from momentgen.laws.dispatch import RECORDING, explained
 from momentgen.laws.draws import STARTED, Draws, TracedDraws
@@ -34,6 +33,7 @@ from momentgen.laws.methods import (
     DEFAULT,
     METHODS,
     TRACING,
+    Accuracy,
     Method,
     Propagation,
     by_flag,

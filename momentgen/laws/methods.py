@@ -9,13 +9,12 @@ import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.accuracy import ACCURACY, asked
 from momentgen.laws.diagonal import Diagonal, diagonal, point
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
@@ -26,8 +25,8 @@ from momentgen.laws.weights import controlled_weight, drawn_weight, independent_
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
-    "ALL", "DEFAULT", "METHODS", "TRACING", "Method", "Propagation", "TrainingModeWarning", "by_flag", "chosen",
-    "current_method", "known", "method",
+    "ALL", "CURRENT", "DEFAULT", "METHODS", "TRACING", "Accuracy", "Method", "Propagation", "TrainingModeWarning",
+    "accuracy", "asked", "by_flag", "chosen", "current_method", "known", "method",
 ]  # fmt: skip
 
 #: what stands for a random parameter: of its mean, and functions for *variance*, covariances of neighbours, one draw
@@ -108,6 +107,66 @@ ALL: Final[dict[str, Propagation]] = {
 }
 
 
+# ------------------------------------------------------------ how exact an answer is to be
+
+
+class Accuracy(NamedTuple):
+    """The accuracy that ``controlled`` aims at.
+
+    Attributes:
+        rtol: rows are added until the error of the standard deviation is below this part of it.
+        max_rows: the largest number of rows; 0 for the linear answer alone, without an error.
+        seed: of the draws.
+        memory: bytes that a call may take; None for 256 MiB, or eight times a plain call where that is more.
+    """
+
+    rtol: float = 0.05
+    max_rows: int = 256
+    seed: int = 0
+    memory: int | None = None
+
+
+#: what a context asks for
+_ACCURACY: Final[ContextVar[Accuracy]] = ContextVar("momentgen_accuracy")
+
+
+def asked(
+    where: str,
+    method: str | None,
+    rtol: float | None,
+    max_rows: int | None,
+    seed: int | None,
+    memory: int | None = None,
+) -> Accuracy | None:
+    """The accuracy that a user asks for; None if no argument is given.
+
+    Raises:
+        InputError: for numbers that say nothing, and for another method than ``controlled``.
+    """
+    asked_for: dict[str, Any] = {"rtol": rtol, "max_rows": max_rows, "seed": seed, "memory": memory}
+    if all(value is None for value in asked_for.values()):
+        return None
+    if method not in (None, "controlled"):
+        raise InputError(f'{where}: rtol, max_rows, seed and memory are of method="controlled", got method={method!r}')
+    given = Accuracy()._replace(**{name: value for name, value in asked_for.items() if value is not None})
+    if not given.rtol > 0:
+        raise InputError(f"{where}: expected rtol, a relative error, above 0, got {given.rtol!r}")
+    if not isinstance(given.max_rows, int) or (given.max_rows < 8 and given.max_rows != 0):
+        raise InputError(
+            f"{where}: expected max_rows of at least 8, or 0 for the linear answer alone, got {given.max_rows!r}"
+        )
+    if memory is not None and (not isinstance(memory, int) or memory <= 0):
+        raise InputError(f"{where}: expected memory as a number of bytes above 0, got {memory!r}")
+    if not isinstance(given.seed, int):
+        raise InputError(f"{where}: expected a whole number as the seed, got {given.seed!r}")
+    return given
+
+
+def accuracy(own: Accuracy | None = None) -> Accuracy:
+    """What is in force: the context's, else the network's own, else the default."""
+    return _ACCURACY.get(own or Accuracy())
+
+
 # ------------------------------------------------------------ the method in force
 
 Method = Literal["ap1", "ap2", "sample", "local", "controlled"]
@@ -116,7 +175,8 @@ METHODS: Final[tuple[str, ...]] = get_args(Method)
 #: of a network for which no method is said; users say None
 DEFAULT: Final = "default"
 
-_method: ContextVar[str] = ContextVar("momentgen_method")
+#: the method that a context sets
+CURRENT: Final[ContextVar[str]] = ContextVar("momentgen_method")
 
 
 class _Tracing:
@@ -133,7 +193,7 @@ class _Tracing:
         self.method: str | None = None
 
 
-_seen: Any = seen_by_compiler(_method)
+_seen: Any = seen_by_compiler(CURRENT)
 TRACING = _Tracing()
 
 
@@ -181,7 +241,7 @@ class method:  # noqa: N801 - a context manager, named as it is used
         known(name)
         self._name: str = name
         accuracy = asked("method", name, rtol, max_rows, seed, memory)
-        self._set = [within(_method, name), *([] if accuracy is None else [within(ACCURACY, accuracy)])]
+        self._set = [within(CURRENT, name), *([] if accuracy is None else [within(_ACCURACY, accuracy)])]
         self._outer: list[str | None] = []
 
     def __enter__(self) -> None:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KINDS", "KINKED", "METHODS", "TABLE", "Entry", "entry_of", "list_for_compile", "names", "register"]
+__all__ = ["KINDS", "KINKED", "METHODS", "TABLE", "Entry", "list_for_compile", "names", "register"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -287,11 +287,6 @@ def register(kind: str, *names: str) -> None:
             TABLE.setdefault(found, entry)
             if method is not None:
                 METHODS.setdefault(method, entry)
-
-
-def entry_of(function: Any) -> Entry | None:
-    """What is known of ``function``, or None."""
-    return TABLE.get(function)
 
 
 for _kind, _names in KINDS.items():

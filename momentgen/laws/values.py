@@ -120,7 +120,7 @@ def _sum(value: Any) -> Any:
         return value
     offset, terms = terms_of(value)
     if offset is None:
-        made = getattr(value, "_made", None)
+        made = value._made if isinstance(value, JointMoments) else None
         if made is None:
             return value
         call, place = made

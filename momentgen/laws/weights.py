@@ -20,18 +20,18 @@ from momentgen.errors import InputError
 from momentgen.laws.coefficients import bind, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
-from momentgen.laws.notes import note, unsupported, within
+from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
+    "ROW",
     "RUN",
     "Local",
     "Weight",
     "controlled_weight",
     "drawn_weight",
-    "each_row",
     "independent_weight",
     "local",
     "once_in_a_run",
@@ -40,7 +40,7 @@ __all__ = [
 
 #: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
 RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
-_ROW: ContextVar[RowWeight | None] = ContextVar("momentgen_row_weight", default=None)
+ROW: Final[ContextVar[RowWeight | None]] = ContextVar("momentgen_row_weight", default=None)
 
 #: what random parameters are in one run of the outermost network, by their owner
 RUN: Final[ContextVar[dict[Any, tuple[Any, Any]] | None]] = ContextVar("momentgen_run", default=None)
@@ -55,11 +55,6 @@ _LOST: Final = (
 _ONE_BY_ONE: Final = names(
     "embedding batch_norm layer_norm rms_norm group_norm instance_norm add sub rsub mul div rdiv neg"
 )
-
-
-def each_row(weight: RowWeight) -> within:
-    """Within the context, weights that are drawn come from ``weight``."""
-    return within(_ROW, weight)
 
 
 def once_in_a_run(owner: Any, method: str, make: Callable[[], Any]) -> Any:
@@ -84,7 +79,7 @@ def drawn_weight(
         var: computes *variances*, of the mean's shape.
         neighbour: computes the covariance of each element with the next one, shape ``(K - 1,)``, or says None.
     """
-    weight = None if torch.compiler.is_dynamo_compiling() else _ROW.get()
+    weight = None if torch.compiler.is_dynamo_compiling() else ROW.get()
     return draw() if weight is None else weight(mean, draw, var, neighbour)
 
 

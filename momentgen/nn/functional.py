@@ -23,7 +23,7 @@ from momentgen.laws.border import inside, run
 from momentgen.laws.law import laws_in
 from momentgen.laws.numerics.points import normal_points
 from momentgen.laws.numerics.root import matrix_root
-from momentgen.laws.table import entry_of
+from momentgen.laws.table import TABLE
 from momentgen.laws.values import as_moments, certain, draw
 from momentgen.runtime import JointMoments, Moments
 
@@ -39,7 +39,7 @@ def __getattr__(name: str) -> Any:
     """A function of torch behind the border."""
     for space in () if name.startswith("__") else (torch, F):  # what Python asks of a module, as __path__, is none
         function = getattr(space, name, None)
-        if callable(function) and entry_of(function) is not None:
+        if callable(function) and function in TABLE:
             return functools.partial(_bordered, function)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}, and laws no rule for a function of that name")
 

@@ -77,7 +77,7 @@ class Moments(NamedTuple):
     @property
     def noise(self) -> Any:
         """The distribution of the noise; None where it is taken for normal."""
-        return getattr(self, "_noise", None)
+        return self._noise if isinstance(self, DistributedMoments | JointMoments) else None
 
     @property
     def notes(self) -> tuple[str, ...] | None:
@@ -252,7 +252,7 @@ class JointMoments(Moments, Predicted):
     factor: Tensor
     _errors: tuple[Tensor, Tensor, int] | None = None
     _notes: tuple[str, ...] | None = None
-    _noise: Any
+    _noise: Any = None
     _predictive: Predictive | None = None
     #: offset and terms, as :func:`momentgen.runtime.sums.terms_of` says them, of what arithmetic made of a value
     _derived: Any = None

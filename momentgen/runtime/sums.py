@@ -128,7 +128,7 @@ def terms_of(value: Moments) -> tuple[Tensor | None, tuple[Term, ...]]:
     """The offset of a sum, None for nothing, and its terms; moments that are no sum are a term by themselves."""
     if isinstance(value, SumMoments):
         return value.offset, value._terms
-    derived: tuple[Tensor | None, tuple[Term, ...]] | None = getattr(value, "_derived", None)
+    derived = value._derived if isinstance(value, JointMoments) else None
     return (None, (Term(value),)) if derived is None else derived
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -125,3 +126,21 @@ def test_noise_of_the_network_itself_is_met_and_taken_right() -> None:
     hidden = momentgen.convert(net[:3].eval(), "ap2")(x)  # independent units, of which the last layer is linear
     exact = ((weight * hidden.var[:, None]) @ weight.T).diagonal(dim1=1, dim2=2).sqrt()
     assert ((found.std - exact).abs() < 4 * found.std_error).all()
+
+
+def test_a_second_call_enters_few_files_and_seldom_goes_from_one_to_another() -> None:
+    net, x = momentgen.convert(nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 3)).eval()), noisy(2, 4)
+    root, files, calls = str(momentgen.__path__[0]), set[str](), list[str]()
+
+    def entered(frame: Any, event: str, _: Any) -> None:
+        file, before = frame.f_code.co_filename, frame.f_back and frame.f_back.f_code.co_filename
+        if event == "call" and file.startswith(root):
+            files.add(file)
+            calls.extend([file] if str(before).startswith(root) and before != file else [])
+
+    net(x)
+    sys.setprofile(entered)
+    net(x)
+    sys.setprofile(None)
+    assert len(files) <= 30, sorted(files)
+    assert len(calls) <= 350

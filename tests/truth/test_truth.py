@@ -7,7 +7,7 @@ import torch
 
 import momentgen
 from momentgen import Moments, noisy
-from momentgen.laws.controlled.noise import PAIRED_ROWS, InputNoise
+from momentgen.laws.controlled.network import PAIRED_ROWS, InputNoise
 from truth.cases import Case, Function, cases
 from truth.judge import holds, judged
 

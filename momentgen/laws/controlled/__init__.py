@@ -6,11 +6,10 @@ averaged over the rows.  The linear map A carries what can be known exactly: the
 leaves over, f(x + e) less A e, is estimated from the rows, and so is the error of the answer.  A may be anything and
 the answer is right; the nearer it is, the smaller is the error.
 
-* :mod:`~momentgen.laws.controlled.noise`: the noise of the inputs, one draw per row and example.
+* :mod:`~momentgen.laws.controlled.network`: the network with its arguments, and the noise of its inputs.
 * :mod:`~momentgen.laws.controlled.facts`: which examples are independent, and which rows may go together.
 * :mod:`~momentgen.laws.controlled.state`: which tensors are random, and what the rows say of each function.
-* :mod:`~momentgen.laws.controlled.rules`: functions whose slopes are averaged.
-* :mod:`~momentgen.laws.controlled.draws`: noise that the network draws.
+* :mod:`~momentgen.laws.controlled.rules`: functions whose slopes are averaged, and noise that the network draws.
 * :mod:`~momentgen.laws.controlled.common`: noise that all examples have in common, as that of weights.
 * :mod:`~momentgen.laws.controlled.slopes`: the mode that records slopes, and puts them in the place of derivatives.
 * :mod:`~momentgen.laws.controlled.runs`: the rows as they run, and the linearised network.

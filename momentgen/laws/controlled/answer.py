@@ -11,18 +11,17 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
-from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import Given, InputNoise
+from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError, reach
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
+from momentgen.laws.methods import Accuracy
 from momentgen.laws.nests import flattened
 from momentgen.laws.notes import note, note_and_warn
 from momentgen.runtime import JointMoments, Moments

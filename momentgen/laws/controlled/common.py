@@ -23,10 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.noise import Source, drawn_beside
-from momentgen.laws.controlled.state import Call, Phase, State
+from momentgen.laws.controlled.state import Call, Phase, Source, State, drawn_beside
 from momentgen.laws.nests import tensors_in
-from momentgen.laws.numerics.forward import forward_derivative
 from momentgen.laws.table import names
 
 __all__ = ["Common"]
@@ -128,7 +126,7 @@ class Common:
             root = self._root(mean.shape, var, neighbour)
             if self.state.phase is Phase.AVERAGES:
                 value = mean.clone()
-            elif self.state.linearises:
+            elif self.state.phase.linearises:
                 value = mean + root.draws[row] if row in root.draws else draw()
             else:
                 before = root.draws.get(row - 1) if row % 2 else None
@@ -146,7 +144,7 @@ class Common:
             scale: computes the factor of the noise in the result.
         """
         root = self._root(noise.shape, lambda: var, lambda: None)
-        if not self.state.linearises:
+        if not self.state.phase.linearises:
             root.draws[self.state.row] = noise
         if self.state.phase is Phase.AVERAGES:
             value = value - (noise if scale is None else noise * scale())
@@ -173,7 +171,7 @@ class Common:
             self.state.follow(value, _Value(lift, root, scale))
             return value
         with torch.enable_grad():
-            own = lift() if self.state.linearises else None
+            own = lift() if self.state.phase.linearises else None
             value = value if own is None else value + own[0]
         self.state.follow(value)
         return value
@@ -213,16 +211,10 @@ class Common:
             if given and all(map(self.is_parameter, given)):
                 self._of_parameters[id(out)] = weakref.ref(out)
 
-    def rule(self, call: Call, common: list[Tensor], others: list[Tensor]) -> Lift | None:
-        """What values in common add to the derivatives of a result.
-
-        Args:
-            call: that has been computed.
-            common: its values in common.
-            others: all its other tensors.
-        """
-        common = list({id(value): value for value in common}.values())
-        blocks = self._blocks(others)
+    def rule(self, call: Call) -> Lift | None:
+        """What values in common add to the derivatives of a result that has been computed."""
+        common = list({id(value): value for value in call.common}.values())
+        blocks = self._blocks([value for value in call.given if self.state.common(value) is None])
         noise = call.entry is not None and call.entry.kind == "noise"
         if blocks is None or noise or (blocks and not isinstance(call.out, Tensor)):
             self._used(common)
@@ -265,7 +257,7 @@ class Common:
 
             def scale() -> Tensor:
                 factor = torch.ones_like(common[0]) if before is None else before().expand_as(common[0])
-                found: Tensor = forward_derivative(call.of(common), common, [factor])
+                found: Tensor = call.derivative(common, common, [factor])
                 return found
 
         else:
@@ -364,7 +356,6 @@ def _lifted(
     given = [value for value, _ in blocks]
 
     def of_example(parts: tuple[Tensor, ...], directions: tuple[Tensor, ...]) -> Any:
-        function = call.of(common, dict(zip(map(id, given), parts, strict=True)))
-        return forward_derivative(function, tuple(common), directions)
+        return call.derivative(common, common, directions, dict(zip(map(id, given), parts, strict=True)))
 
     return torch.vmap(of_example, in_dims=(0 if folded else None, 0))(folded, tangents)

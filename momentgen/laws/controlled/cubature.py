@@ -21,15 +21,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from momentgen.laws.accuracy import Accuracy
 from momentgen.laws.controlled.estimate import Estimate, with_unseen
 from momentgen.laws.controlled.facts import Facts
-from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import Given, InputNoise
+from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.runs import Runs, StaleError
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.surrogates import of_nodes
+from momentgen.laws.methods import Accuracy
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread

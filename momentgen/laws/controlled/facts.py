@@ -23,16 +23,14 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import InputNoise
+from momentgen.laws.controlled.network import InputNoise, Network
 from momentgen.laws.controlled.state import has_kinks
-from momentgen.laws.example_arguments import halves
 from momentgen.laws.kept import Kept, same
 from momentgen.laws.nests import leaves_of, tensors_in
-from momentgen.laws.table import entry_of, names
+from momentgen.laws.table import TABLE, names
 from momentgen.laws.twins import is_compiled
 
-__all__ = ["Facts", "Watch", "close", "facts_of", "mixed"]
+__all__ = ["Facts", "Watch", "close", "facts_of", "halves", "mixed"]
 
 #: rows of a stack, at most
 _ROWS: Final = 64
@@ -246,13 +244,19 @@ class Watch(TorchFunctionMode):
         given = tensors_in((*args, *(kwargs or {}).values()))
         if any(id(value) in self._followed for value in given):
             self.reads |= getattr(func, "__name__", "") in _READS
-            self.kinked |= has_kinks(entry_of(func), out)
+            self.kinked |= has_kinks(TABLE.get(func), out)
             made = tensors_in((out,))
             self.computed += sum(value.nbytes for value in made if value._base is None)
             for value in (*given[:1], *made):  # the first may have been written to
                 self._followed[id(value)] = value
                 self.widest = max(self.widest, value.numel() * value.element_size())
         return out
+
+
+def halves(batch: int) -> list[Tensor]:
+    """Random halves of the examples, flags of shape ``(batch,)``: of any two examples one is in some half alone."""
+    order = torch.randperm(batch, generator=torch.Generator().manual_seed(0))
+    return [order >> bit & 1 > 0 for bit in range(max((batch - 1).bit_length(), 1))]
 
 
 def _row(noise: list[InputNoise], row: int) -> list[Tensor]:

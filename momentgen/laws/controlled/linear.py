@@ -8,7 +8,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.noise import BESIDE, Source
+from momentgen.laws.controlled.network import BESIDE
+from momentgen.laws.controlled.state import Source
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import balanced_root, eigh, scale_of, square_root
 

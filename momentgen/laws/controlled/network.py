@@ -1,11 +1,14 @@
-"""A network with the arguments of one call, run for values of its random inputs."""
+"""A network with the arguments of one call, run for values of its random inputs, and the draws of these.
+
+There is one draw per row and example, the first in antithetic pairs.
+"""
 
 from __future__ import annotations
 
 import pickle
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,17 +20,25 @@ from torch.overrides import BaseTorchFunctionMode
 from momentgen.errors import InputError
 from momentgen.laws.border import Method, entered, method, run
 from momentgen.laws.convert import Function
-from momentgen.laws.example_arguments import first_tensor
 from momentgen.laws.kept import Kept
+from momentgen.laws.methods import CURRENT
 from momentgen.laws.nests import Nest, flattened, leaves_of
+from momentgen.laws.notes import within
+from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Network", "generators"]
+__all__ = ["BESIDE", "PAIRED_ROWS", "Given", "InputNoise", "Network", "generators"]
 
 #: what counts as a number that is no tensor
 _NUMBERS: Final = (bool, int, float, complex, np.ndarray, np.generic)
 #: added to the seed of what the network draws; torch's generator of the CPU takes the last 32 bits of a seed
 _OWN_SEED: Final = 0x9E3779B9
+#: rows in antithetic pairs whatever the network: those that A is made of
+PAIRED_ROWS: Final = 16
+#: rows from this number on are in no answer: what tells of the noise alone draws them together
+BESIDE: Final = 2**29
+#: numbers of a call that are drawn once, and not anew for each use
+_CACHED: Final = 2**22
 
 
 class Network:
@@ -55,9 +66,8 @@ class Network:
         self.settings = [(type(value), value) for value in form.values() if isinstance(value, int | float | str)]
         distinct = {_identity(leaf): leaf for leaf in leaves if isinstance(leaf, Moments)}
         self.inputs: list[Moments] = list(distinct.values())
-        place = first_tensor(leaves)
-        first = torch.empty(()) if place is None else leaves[place]
-        first = first.mean if isinstance(first, Moments) else first
+        values = [value.mean for value in self.inputs] or [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        first = next(filter(torch.is_floating_point, values), values[0] if values else torch.empty(()))
         self.batch, self.device = first.shape[0] if first.dim() else 0, first.device
         self._devices = [self.device] if self.device.type == "cuda" else []
         #: numbers that a function returned beside tensors, in its first call
@@ -98,7 +108,7 @@ class Network:
         places = {_identity(value): tensor for value, tensor in zip(self.inputs, values, strict=True)}
         leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.repeated(rows)]
         args, kwargs = self._form.of(leaves)
-        with entered(), method("sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
+        with entered(), within(CURRENT, "sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
             found = self._forward(*args, **kwargs)
         if isinstance(self.where, Function) and not isinstance(found, Tensor):
             self._check_numbers(found)
@@ -229,3 +239,112 @@ def _identity(value: Moments) -> tuple[int, int]:
 def _version(value: Tensor) -> int | None:
     """How often a tensor has been written to; tensors of inference mode do not know it."""
     return None if value.is_inference() else value._version
+
+
+# ------------------------------------------------------------ noise of the inputs
+
+
+class InputNoise:
+    """Draws of one input's noise.
+
+    Args:
+        value: mean and variance, and the covariance where it has one.
+        place: of the input among those that are random.
+        seed: of the draws.
+
+    Attributes:
+        place: of the input.
+        paired: whether all rows come in antithetic pairs, which tell the coefficient of the linear part best.  Where
+            there is little of that, rows of their own tell more.
+    """
+
+    def __init__(self, value: Moments, place: int, seed: int) -> None:
+        self.paired = True
+        self.value, self.place, self._seed, self._noise = value, place, seed, value.noise
+        #: standard normal numbers so far, by the seed of the row or pair, and how many they are
+        self._drawn: dict[int, Tensor] = {}
+        self._held = 0
+        self._std = None if isinstance(value, JointMoments) else square_root(value.var)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its covariance is known; without it noise is in the rows alone."""
+        return self._noise is None or bool(self._noise.is_known)
+
+    def values(self, rows: range) -> Tensor:
+        """The input with the noise of each row, shape ``(rows, *shape)``."""
+        return self.value.mean + self.rows(rows)
+
+    def rows(self, rows: range) -> Tensor:
+        """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""
+        if self._noise is not None and rows.start >= BESIDE:
+            with self._seeded(rows.start):
+                found: Tensor = self._noise.draws(len(rows))
+            return found
+        if self._noise is not None:
+            return torch.stack([self._from_distribution(row) for row in rows])
+        if self._std is not None:
+            return self._std * self._signed(rows)
+        assert isinstance(self.value, JointMoments)
+        found = self._signed(rows).unsqueeze(-2) @ self.value.factor
+        return found.reshape(len(rows), *self.value.mean.shape)
+
+    def _signed(self, rows: range) -> Tensor:
+        """Standard normal numbers of rows, in front those of the examples."""
+        drawn = [self._normal(row - 1).neg() if self._reflected(row) else self._normal(row) for row in rows]
+        return drawn[0].unsqueeze(0) if len(drawn) == 1 else torch.stack(drawn)  # a view costs less than a stack
+
+    def _normal(self, row: int) -> Tensor:
+        """A row's own standard normal numbers."""
+        if row in self._drawn:
+            return self._drawn[row]
+        like = self.value.mean
+        shape = self.value.factor.shape[:-1] if isinstance(self.value, JointMoments) else like.shape
+        generator = torch.Generator().manual_seed(self._seed_of(row))
+        # In float32 always: the same draws whatever the network's dtype.
+        found = torch.randn(shape, generator=generator, dtype=torch.float32).to(like.device, like.dtype)
+        if self._held + found.numel() <= _CACHED:
+            self._drawn[row] = found
+            self._held += found.numel()
+        return found
+
+    def _from_distribution(self, row: int) -> Tensor:
+        """A row's draw of a distribution; where that is symmetric the second row of a pair has the first one's."""
+        reflected = self._noise.is_symmetric and self._reflected(row)
+        with self._seeded(row - 1 if reflected else row):
+            found: Tensor = self._noise.draw()
+        return -found if reflected else found
+
+    @contextmanager
+    def _seeded(self, row: int) -> Iterator[None]:
+        """Torch's own generator begins with a row's seed, mixed: its first uniform numbers of small seeds are alike."""
+        mean = self.value.mean
+        with torch.random.fork_rng([mean.device] if mean.is_cuda else []):
+            torch.manual_seed(int(np.random.SeedSequence(self._seed_of(row)).generate_state(1)[0]))
+            yield
+
+    def _seed_of(self, number: int) -> int:
+        return ((self._seed * 1_000_003 + self.place) * 1_000_003 + number) % 2**62
+
+    def _reflected(self, row: int) -> bool:
+        """Whether a row is the second of an antithetic pair."""
+        return row % 2 > 0 and (row < PAIRED_ROWS or (self.paired and row < BESIDE))
+
+
+class Given(InputNoise):
+    """An input at given values in the place of draws.
+
+    Args:
+        at: computes the values of rows, whose numbers it takes.
+        count: of rows; any beyond repeat the last.
+    """
+
+    def __init__(self, value: Moments, place: int, at: Callable[[Tensor], Tensor], count: int) -> None:
+        super().__init__(value, place, 0)
+        self._at, self.count = at, count
+
+    def values(self, rows: range) -> Tensor:
+        return self._at(torch.arange(rows.start, rows.stop).clamp_max(self.count - 1))
+
+    def rows(self, rows: range) -> Tensor:
+        return self.values(rows) - self.value.mean

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.utils.weak import WeakIdRef
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.accuracy import Accuracy, accuracy
 from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import by_cubature
@@ -24,6 +23,7 @@ from momentgen.laws.controlled.runs import StaleError
 from momentgen.laws.controlled.slopes import DifferentiatesError
 from momentgen.laws.controlled.state import UnstackedError
 from momentgen.laws.kept import Kept
+from momentgen.laws.methods import Accuracy, accuracy
 from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note, note_and_warn, overheard
 from momentgen.laws.values import by_example, check, lower

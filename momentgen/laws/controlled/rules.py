@@ -2,6 +2,11 @@
 
 A pointwise function's derivative is the mean of its slope, and a product's the mean of the other factor.  A max pool
 has the mean of its one-hot derivative.  What is linear in the noise has the derivative that autograd knows.
+
+Noise that the network draws is a source: every row draws its own.  Dropout multiplies a value by a mask of mean 1;
+``randn_like`` and its neighbours are noise by themselves.  What other functions draw is in the rows alone, which is
+right and costs more of them.  What a network draws after it has seeded the generator is certain, since all rows have
+the same numbers.
 """
 
 from __future__ import annotations
@@ -13,12 +18,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.state import Call, Rule, Tangent, has_derivative, tangent
+from momentgen.laws.controlled.common import Common
+from momentgen.laws.controlled.state import (
+    Call,
+    Phase,
+    Rule,
+    Source,
+    Tangent,
+    drawn_beside,
+    has_derivative,
+    tangent,
+)
 from momentgen.laws.nests import tensors_in
-from momentgen.laws.numerics.forward import forward_derivative
+from momentgen.laws.rules.noise import channels
 from momentgen.laws.table import names
 
-__all__ = ["decides", "is_linear", "rule_of"]
+__all__ = ["MAKES_NOISE", "decides", "drawn", "is_linear", "rule_of"]
 
 
 def rule_of(call: Call) -> Rule | None:
@@ -56,7 +71,7 @@ def is_linear(call: Call) -> bool:
     if call.entry is None:
         return not has_derivative(call.out) and not isinstance(call.out, list | tuple)
     name, kind = call.name, call.entry.kind
-    random = [place for place, value in enumerate(call.tensors()) if call.random(value)]
+    random = [place for place, moves in enumerate(call.moves) if moves]
     if kind in ("movement", "write") or name in _PLAIN:
         return True
     if name == "div":
@@ -86,7 +101,7 @@ def _pointwise(call: Call) -> Tangent | None:
     """A function of each value by itself: the mean of its slope."""
     x = call.args[0]
     known = _SLOPES.get(call.name)
-    if known is not None or call.state.linearises:
+    if known is not None or call.state.phase.linearises:
         call.run()
     slope = _slope_by_autograd(call, x) if known is None else lambda: known(x, call.out).to(x.dtype)
     if slope is None:
@@ -103,7 +118,7 @@ def _finite(slope: Tensor) -> Tensor:
 def _slope_by_autograd(call: Call, x: Tensor) -> Tensor | Callable[[], Tensor] | None:
     """The slope of each value, and the result in ``call.out``; None where there is none."""
     keeps = call.state.keeps_graph
-    if call.state.linearises:
+    if call.state.phase.linearises:
         return lambda: torch.func.grad(lambda value: call.function(value, *call.args[1:], **call.kwargs).sum())(x)
     with torch.enable_grad():
         own = x.view_as(x) if keeps and x.requires_grad else x.detach().requires_grad_()
@@ -126,15 +141,15 @@ _SMOOTH: Final = frozenset(names("softmax log_softmax mul matmul mm bmm scaled_d
 def _at_means(call: Call) -> Tangent:
     """A smooth function of several values: its derivative at their means over the rows, of a product the mean one."""
     call.run()
-    random = list({id(value): value for value in call.tensors() if call.random(value)}.values())
+    random = list({id(value): value for value in call.given if call.random(value)}.values())
     means = [call.average(value) for value in random]
-    return lambda: forward_derivative(call.of(random), [mean() for mean in means], list(map(tangent, random)))
+    return lambda: call.derivative(random, [mean() for mean in means], map(tangent, random))
 
 
 def _norm(call: Call) -> Rule | None:
     """Layer norm and group norm with certain weights."""
     exact = not torch.is_autocast_enabled(call.args[0].device.type)
-    return _normalised if exact and not any(map(call.random, call.tensors()[1:])) else None
+    return _normalised if exact and not any(call.moves[1:]) else None
 
 
 def _normalised(call: Call) -> Tangent:
@@ -238,3 +253,118 @@ _BY_NAME: Final[dict[str, Callable[[Call], Rule | None]]] = {
     **dict.fromkeys(names("where masked_fill maximum minimum fmax fmin"), _choice),
     **dict.fromkeys(names("layer_norm group_norm"), _norm),
 }
+
+
+# --------------------------------------------------------- noise of the network
+
+#: functions that draw and take no tensor
+MAKES_NOISE: Final = frozenset({torch.randn, torch.rand})
+
+
+#: mean and *variance* of values that are drawn by themselves, and whether the second row of a pair reflects the first
+_OF_THEIR_OWN: Final = {
+    **dict.fromkeys(("randn_like", "randn"), (0.0, 1.0, True)),
+    **dict.fromkeys(("rand_like", "rand"), (0.5, 1 / 12, False)),
+}
+
+
+def drawn(call: Call, common: Common) -> None:
+    """Compute the result of a function that draws, with what it drew as a source where the network is linearised."""
+    if call.name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
+        _dropout(call, common)
+    elif call.name == "normal_":
+        _by_itself(call, common, call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0) ** 2, True)
+    elif call.name in _OF_THEIR_OWN:
+        _by_itself(call, common, *_OF_THEIR_OWN[call.name])
+    else:
+        if call.argument(2, "training", call.kwargs.get("train", True)):
+            call.state.draws_now()
+        call.run()
+        call.state.curved = True
+        call.state.ruled &= not call.random(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
+
+
+def _dropout(call: Call, common: Common) -> None:
+    x, p, state = call.argument(0, "input"), call.argument(1, "p", 0.5), call.state
+    training = call.argument(2, "training", call.kwargs.get("train", True))
+    if not isinstance(x, Tensor) or not x.is_floating_point() or not training or not 0 < p < 1:
+        call.run()
+        return
+    state.draws_now()
+    if _is_seeded(call, x):
+        call.run()
+        return
+    front = x.dim() if call.name == "dropout" else channels(call.name, x.dim())  # of a channel one number
+    scale = F.dropout(x.new_ones((*x.shape[:front], *[1] * (x.dim() - front))), p)
+    noise = (scale > 0).to(x.dtype) / (1 - p) - 1
+    if _in_common(call, common, x, x):
+        call.out = common.drawn(x * scale, noise, p / (1 - p), lambda: x)
+        return
+    mean = call.average(x)
+    call.out = x.detach() + tangent(x) if state.phase is Phase.AVERAGES else x * scale
+    _joined(call, common, noise, p / (1 - p), mean)
+
+
+def _is_seeded(call: Call, like: Any) -> bool:
+    """Whether every row draws the same numbers here, from a generator that the network seeds."""
+    if call.state.phase.linearises:
+        return call.record.seeded
+    generator = call.kwargs.get("generator")
+    device = torch.device(like.device if isinstance(like, Tensor) else call.kwargs.get("device") or "cpu")
+    if generator is None and device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+    call.record.draws_by((torch.default_generator if generator is None else generator).get_state())
+    return call.record.seeded
+
+
+def _by_itself(call: Call, common: Common, mean: float, var: float, antithetic: bool) -> None:
+    """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
+    state, rows = call.state, call.record.noise
+    state.draws_now()
+    seeded = _is_seeded(call, call.argument(0, "input"))
+    call.run()
+    out = call.out
+    if seeded or not isinstance(out, Tensor) or not out.is_floating_point():
+        return
+    before = rows.get(state.row - 1) if antithetic and state.row % 2 and not state.phase.linearises else None
+    if before is not None and before.shape == out.shape and not out.requires_grad:
+        call.out = out = mean - before
+    if _in_common(call, common, out, call.argument(0, "input")):
+        if not state.phase.linearises:
+            rows[state.row] = out.detach() - mean
+        call.out = common.drawn(out, out.detach() - mean, var, None)
+        return
+    _joined(call, common, out.detach() - mean, var, None)
+
+
+def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
+    """Whether all examples have what was drawn in common: it belongs to a parameter, or has no batch in front."""
+    return (
+        common.batch > 1
+        and not call.random(of)
+        and (not drawn.dim() or drawn.shape[0] % common.batch != 0 or common.is_parameter(of))
+    )
+
+
+def _joined(call: Call, common: Common, noise: Tensor, var: float, scale: Callable[[], Tensor] | None) -> None:
+    """Remember what a row drew; where the network is linearised, it is a source."""
+    state, rows, shape, batch = call.state, call.record.noise, noise.shape, common.batch
+    if not state.phase.linearises:
+        rows[state.row] = noise
+        state.follow(call.out)
+        return
+    # with the batch in front, also where values of an example are folded there
+    size = shape if batch == 1 or shape[0] % batch else torch.Size((batch, shape[0] // batch, *shape[1:]))
+
+    def draw(row: int) -> Tensor:
+        one = rows.get(row)
+        return drawn_beside(size, var) if one is None or one.shape != shape else one.reshape(size)
+
+    def source(leaf: Tensor) -> Source:
+        return Source(leaf, lambda wanted: [draw(row) for row in wanted], var)
+
+    leaf = state.leaf(id(call.record), lambda: torch.zeros(size, dtype=call.out.dtype, device=noise.device), source)
+    assert leaf is not None
+    part = leaf.view(shape)
+    call.out = call.out + (part if scale is None else part * scale())
+    state.follow(call.out)

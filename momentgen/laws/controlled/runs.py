@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import away
-from momentgen.laws.controlled.facts import Facts, Watch, close, mixed
+from momentgen.laws.controlled.facts import Facts, Watch, close, halves, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
-from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import PAIRED_ROWS, Given, InputNoise, Source
+from momentgen.laws.controlled.network import PAIRED_ROWS, Given, InputNoise, Network
 from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
 from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.state import Phase, UnstackedError
-from momentgen.laws.example_arguments import halves
+from momentgen.laws.controlled.state import Phase, Source, UnstackedError
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, flattened
-from momentgen.laws.weights import each_row
+from momentgen.laws.notes import within
+from momentgen.laws.weights import ROW
 from momentgen.runtime import JointMoments
 
 __all__ = ["BLOCK", "Runs", "StaleError", "reach"]
@@ -115,7 +114,7 @@ class Runs:
         with (
             torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()),
             watched,
-            each_row(slopes.common.weight),
+            within(ROW, slopes.common.weight),
         ):
             found = self.network.call(values, rows)
         leaves, ends, form = self._leaves(slopes, found)
@@ -195,7 +194,7 @@ class Runs:
                     values[place] = values[place] + repeated
                     state.follow(values[place])
             try:
-                with slopes, each_row(slopes.common.weight), self.network.own_draws():
+                with slopes, within(ROW, slopes.common.weight), self.network.own_draws():
                     found = self.network.call(values, count)
             finally:
                 state.row = row
@@ -231,15 +230,15 @@ class Runs:
         Examples have the outputs of their rows, whatever is beside them and goes through the network with them.
         """
         one, other = ([noise.values(range(row, row + 1))[0] for noise in self.noise] for row in (0, last))
-        rows, watched = self.outputs.rows, self._watching()
+        rows, watched = self.outputs.rows, Slopes(False)  # sees a softmax at the end and nothing else
+        watched.state.phase = Phase.DRAWS
         expected = dict(enumerate(rows[0]))
         if self.facts.by_example:
             chosen, places = halves(self.network.batch)[0], list(filter(self.outputs.batched, expected))
             one = mixed(chosen, other, one)
             ends = ([rows[row][place] for place in places] for row in (last, 0))
             expected = dict(zip(places, mixed(chosen, *ends), strict=True))
-        watched.begin()
-        with torch.no_grad(), watched:
+        with torch.no_grad(), watched if any(self.outputs.ends) else nullcontext():
             with Watch(one) as watch:
                 found = self.network.call(one)
             leaves = self._leaves(watched, found)[0]
@@ -247,12 +246,6 @@ class Runs:
             self.facts.reads or not watch.reads
         )
         return watch if same else None
-
-    def _watching(self) -> Slopes:
-        """A mode that sees a softmax at the end and nothing else."""
-        watched = Slopes(False)
-        watched.state.phase = Phase.DRAWS
-        return watched
 
     # ----------------------------------------------------------------- outputs
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from momentgen.laws.controlled.estimate import Rows, fitted
 from momentgen.laws.controlled.facts import Facts, close
 from momentgen.laws.controlled.linear import Linear
-from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.noise import BESIDE, Given, InputNoise
+from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
 from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax

@@ -20,13 +20,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.common import Common
-from momentgen.laws.controlled.draws import drawn, draws
-from momentgen.laws.controlled.rules import decides, is_linear, rule_of
+from momentgen.laws.controlled.rules import MAKES_NOISE, decides, drawn, is_linear, rule_of
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.state import Call, Phase, Record, State, has_kinks
+from momentgen.laws.controlled.state import Call, Phase, Record, State
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
-from momentgen.laws.table import METHODS, Entry, entry_of, names
+from momentgen.laws.table import METHODS, TABLE, Entry, names
 from momentgen.runtime.autograd import transformed
 
 __all__ = ["DifferentiatesError", "Slopes"]
@@ -111,32 +110,32 @@ class Slopes(TorchFunctionMode):
     # ----------------------------------------------------------------- calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, state = kwargs or {}, self.state
         if func in _FORM:
             return func(*args, **kwargs)
-        if transformed():  # of values within torch.func no rule sees the whole; autograd does
-            self.state.ruled = False
-            return func(*args, **kwargs)
-        if self.state.linearises:
-            with _differentiable(func, self.state.keeps_graph):
-                return self._seen(func, args, kwargs)
-        return self._seen(func, args, kwargs)
-
-    def _seen(self, func: Any, args: Any, kwargs: Any) -> Any:
-        state, entry = self.state, entry_of(func)
-        noise = draws(func, entry)
+        entry = TABLE.get(func)
+        noise = func in MAKES_NOISE or (entry is not None and entry.kind == "noise")
         if entry is not None and kwargs:
             args, kwargs = entry.ordered(args, kwargs)
         if state.phase is Phase.DRAWS and not noise:
             out = func(*args, **kwargs)
             self._softmax(entry, out, func, args, kwargs)
             return out
+        if transformed():  # of values within torch.func no rule sees the whole; autograd does
+            state.ruled = False
+            return func(*args, **kwargs)
+        if state.phase.linearises:
+            with _differentiable(func):
+                return self._seen(func, entry, noise, args, kwargs)
+        return self._seen(func, entry, noise, args, kwargs)
+
+    def _seen(self, func: Any, entry: Entry | None, noise: bool, args: Any, kwargs: Any) -> Any:
+        """The result of a function, which may be random, may draw, or may be to linearise."""
         entry = entry or _property(func)
         if entry is not None and entry.kind in ("query", "refusal", "creation"):
             note_fast_path(entry.name)
             return func(*args, **kwargs)
-        given = tensors_in((*args, *kwargs.values()))
-        if not noise and not any(map(state.knows, given)):
+        if not noise and not self.state.any_known(tensors_in((*args, *kwargs.values()))):
             out = func(*args, **kwargs)
             self.common.certain(out, args, kwargs)
             return out
@@ -146,7 +145,7 @@ class Slopes(TorchFunctionMode):
             return self._native(func, entry, args, kwargs)
         if entry is not None and entry.writes(args, kwargs):
             return self._overwritten(func, entry, args, kwargs)
-        return self._ruled(self._call(func, entry, args, kwargs), given)
+        return self._ruled(self._call(func, entry, args, kwargs), noise)
 
     def _native(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
         """A function that writes, into its first argument or ``out``, and whose derivative is autograd's."""
@@ -165,8 +164,7 @@ class Slopes(TorchFunctionMode):
         elif entry.flag is not None:
             args = tuple(False if place == entry.flag else value for place, value in enumerate(args))
         target = args[0]
-        call = self._call(entry.call, entry, tuple(args), kwargs)
-        out = self._ruled(call, tensors_in((*args, *kwargs.values())))
+        out = self._ruled(self._call(entry.call, entry, tuple(args), kwargs), entry.kind == "noise")
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
         if out is not target:
@@ -183,28 +181,23 @@ class Slopes(TorchFunctionMode):
             for one in (target, target._base):
                 self.state.follow(one)
 
-    def _ruled(self, call: Call, given: list[Tensor]) -> Any:
+    def _ruled(self, call: Call, noise: bool) -> Any:
         """The result of a function, with its derivative where the network is linearised."""
-        state, added = self.state, None
-        common = [value for value in given if state.common(value) is not None]
-        if draws(call.function, call.entry):
+        state, added, moves = self.state, None, any(call.moves)
+        if noise:
             drawn(call, self.common)
-        elif any(map(state.moves, given)):
+        elif moves:
             self._computed(call)
         else:
             self._run(call)
         self._softmax(call.entry, call.out, call.function, call.args, call.kwargs)
-        state.kinked |= has_kinks(call.entry, call.out)
-        if common:
-            added = self.common.rule(call, common, [value for value in given if state.common(value) is None])
-            if added is None and not any(map(state.moves, given)):
-                return call.out
-        if added is not None and state.linearises:
+        if call.common:
+            added = self.common.rule(call)
+        if added is not None and state.phase.linearises:
             with self._ends(call.name):
                 more = added()
                 call.out = call.out if more is None else call.out + more
-        if any(map(state.knows, given)) and state.common(call.out) is None:  # what is drawn in place may be in common
-            state.follow(call.out)
+        state.computed(call, moves or added is not None)
         return call.out
 
     def _computed(self, call: Call) -> None:
@@ -217,7 +210,7 @@ class Slopes(TorchFunctionMode):
             linear, decided = is_linear(call), decides(call)
             state.curved |= decided or not linear
             state.ruled &= decided or linear
-        elif state.linearises:
+        elif state.phase.linearises:
             with torch.no_grad():
                 found = rule(call)
             if found is not None:
@@ -229,10 +222,10 @@ class Slopes(TorchFunctionMode):
 
     def _run(self, call: Call) -> None:
         """Compute a result as it is; of values without derivatives where it has none, or refuses these."""
-        if not (self.state.linearises and decides(call)):
+        if not (self.state.phase.linearises and decides(call)):
             with self._ends(call.name):
                 call.run()
-                if self.state.linearises and call.name in ("detach", "data") and isinstance(call.out, Tensor):
+                if self.state.phase.linearises and call.name in ("detach", "data") and isinstance(call.out, Tensor):
                     call.out = call.args[0].view_as(call.args[0])  # whatever it stops, the values vary
                 return
         args, kwargs = mapped(_without, call.args), mapped(_without, call.kwargs)
@@ -244,7 +237,7 @@ class Slopes(TorchFunctionMode):
         try:
             yield
         except _ERRORS as error:
-            if not self.state.linearises:
+            if not self.state.phase.linearises:
                 raise
             self.state.ended.add(f"{name} ({type(error).__name__})")
 
@@ -263,7 +256,7 @@ def _without(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _differentiable(func: Any, twice: bool) -> Iterator[None]:
+def _differentiable(func: Any) -> Iterator[None]:
     """Makes functions of torch differentiable: cuDNN's recurrent layers in evaluation, fused attention twice."""
     name = getattr(func, "__name__", "")
     with contextlib.ExitStack() as stack:

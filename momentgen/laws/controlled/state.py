@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import enum
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.noise import Source
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import KINKED, Entry, names
 
 __all__ = [
-    "Call",
-    "Phase",
-    "Record",
-    "Rule",
-    "State",
-    "Tangent",
-    "UnstackedError",
-    "has_derivative",
-    "has_kinks",
-    "tangent",
-]
+    "Call", "Phase", "Record", "Rule", "Source", "State", "Tangent", "UnstackedError", "drawn_beside", "has_derivative",
+    "has_kinks", "tangent",
+]  # fmt: skip
 
 #: functions with kinks or jumps, which all rows may be on one side of
 _DECIDING: Final = frozenset(("maximum", "decision"))
@@ -40,16 +31,48 @@ class UnstackedError(Exception):
 
 
 class Phase(enum.Enum):
-    """What a call of the network is for."""
+    """What a call of the network is for, and whether it ``linearises`` the network."""
 
     #: rows run, and what they say of each function is recorded
-    ROWS = enum.auto()
+    ROWS = "rows", False
     #: rows run, and what they draw is recorded
-    DRAWS = enum.auto()
+    DRAWS = "draws", False
     #: the network is linearised: a derivative is the mean of those that rows have recorded
-    AVERAGES = enum.auto()
+    AVERAGES = "averages", True
     #: the network is linearised: derivatives are those of the row that runs
-    DERIVATIVES = enum.auto()
+    DERIVATIVES = "derivatives", True
+
+    def __init__(self, _: str, linearises: bool) -> None:
+        self.linearises = linearises
+
+
+class Source(NamedTuple):
+    """Noise that enters the network.
+
+    Attributes:
+        leaf: the shift that it starts, all 0; derivatives by it are those by the noise.
+        draws: the draws of rows, less their mean: in one tensor, shape ``(rows, *leaf)``, or one by one, of the shape
+            of the leaf.  Noise that examples have in common has the leaf's shape without the examples.
+        var: *variances* of independent values, as the draws shaped; of the diagonal where there is a factor.
+        factor: of the covariance of an example's values, flattened, as that of :class:`~momentgen.JointMoments`.
+        neighbour: covariance of each value of an example with the next one in flattened order, shape ``(n - 1,)``, or
+            ``(batch, n - 1)``; None for independent values.
+        place: of the noisy input among all; None for noise that the network draws.
+        normal: whether A e of it counts as normal, as that of many values does; else ``draws`` tells its law.
+    """
+
+    leaf: Tensor
+    draws: Callable[[range], Tensor | list[Tensor]]
+    var: Tensor | float
+    factor: Tensor | None = None
+    neighbour: Tensor | None = None
+    normal: bool = True
+    place: int | None = None
+
+
+def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
+    """Noise for a row in which the network did not draw: A e has the covariance that is known of it in every row."""
+    return torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
 
 
 def has_derivative(value: Any) -> bool:
@@ -108,15 +131,10 @@ class State:
     _random: dict[int, tuple[weakref.ref[Tensor], Any]] = field(default_factory=dict)
     _constants: dict[int, Tensor] = field(default_factory=dict)
 
-    @property
-    def linearises(self) -> bool:
-        """Whether the network is linearised in this call."""
-        return self.phase in (Phase.AVERAGES, Phase.DERIVATIVES)
-
     def begin(self, rows: int) -> None:
         """The next rows begin, or the network is called for its derivatives."""
         self.rows = rows
-        self.row += 0 if self.linearises else rows
+        self.row += 0 if self.phase.linearises else rows
         self._random.clear()
 
     def linearise(self, phase: Phase) -> None:
@@ -164,6 +182,16 @@ class State:
     def moves(self, value: Any) -> bool:
         """Whether a value is a random tensor that examples do not have in common."""
         return self.knows(value) and self._random[id(value)][1] is None
+
+    def any_known(self, values: Iterable[Tensor]) -> bool:
+        """Whether one of them is a random tensor."""
+        return any(map(self.knows, values))
+
+    def computed(self, call: Call, is_random: bool) -> None:
+        """A function has been called; its result ``is_random`` as far as the arguments tell."""
+        self.kinked |= has_kinks(call.entry, call.out)
+        if is_random and self.common(call.out) is None:  # what is drawn in place may be in common
+            self.follow(call.out)
 
     def follow(self, value: Any, common: Any = None) -> None:
         """Take the tensor, or all in a tuple, for random; ``common`` is what is known of a value in common."""
@@ -234,6 +262,10 @@ class Call:
         entry: what the table knows of it; None for a function that it does not know.
         args: plain tensors and whatever else, as ``kwargs``.
         out: the result.
+        name: the function's one name.
+        given: the tensors among the arguments.
+        moves: of each, whether it is random and not a value in common.
+        common: those that are values in common.
     """
 
     state: State
@@ -244,33 +276,48 @@ class Call:
     kwargs: dict[str, Any]
     out: Any = None
     place: int = 0
+    name: str = field(init=False)
+    given: list[Tensor] = field(init=False)
+    moves: list[bool] = field(init=False)
+    common: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = getattr(self.function, "__name__", "") if self.entry is None else self.entry.name
+        self.given = tensors_in((*self.args, *self.kwargs.values()))
+        self.moves = list(map(self.state.moves, self.given))
+        self.common = [value for value in self.given if self.state.common(value) is not None]
 
     def run(self) -> None:
         """Compute the result as it is."""
         self.out = self.function(*self.args, **self.kwargs)
 
-    @property
-    def name(self) -> str:
-        """The function's one name."""
-        return self.entry.name if self.entry is not None else getattr(self.function, "__name__", "")
-
     def random(self, value: Any) -> bool:
         """Whether ``value`` is a random tensor; values in common are apart."""
         return self.state.moves(value)
 
-    def tensors(self) -> list[Tensor]:
-        """The tensors among the arguments."""
-        return tensors_in((*self.args, *self.kwargs.values()))
+    def derivative(
+        self,
+        values: list[Tensor],
+        at: Sequence[Tensor],
+        directions: Iterable[Tensor],
+        others: dict[int, Tensor] | None = None,
+    ) -> Any:
+        """The derivative of the results along one direction of each of these arguments, by forward mode.
 
-    def of(self, values: list[Tensor], others: dict[int, Tensor] | None = None) -> Callable[..., Any]:
-        """The function of some of its tensors alone, with ``others`` in the place of tensors by their identity."""
+        Args:
+            values: those arguments.
+            at: where each of them is.
+            directions: of each.
+            others: what is in the place of other tensors, by their identity.
+        """
 
         def function(*given: Tensor) -> Any:
             places = {**(others or {}), **dict(zip(map(id, values), given, strict=True))}
             args, kwargs = mapped(lambda value: places.get(id(value), value), (self.args, self.kwargs))
             return self.function(*args, **kwargs)
 
-        return function
+        jvp: Any = torch.func.jvp
+        return jvp(function, tuple(value.contiguous() for value in at), tuple(directions))[1]  # it writes beside them
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """An argument by its place or name."""
@@ -280,7 +327,7 @@ class Call:
         """The mean over the rows of a quantity, or of what computes it; called where the network is linearised."""
         state, place = self.state, self.place
         self.place += 1
-        if state.linearises and place in self.record.sums:
+        if state.phase.linearises and place in self.record.sums:
             return lambda: self.record.average(place, state.rows)
         value = value if isinstance(value, Tensor) else value()
         if state.phase is Phase.ROWS and not state.constant(value):
