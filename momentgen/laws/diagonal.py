@@ -194,11 +194,7 @@ def pair(value: Any) -> tuple[Any, Any]:
 
 def mean_of(value: Any) -> Any:
     """The mean; tuples and lists item by item."""
-    if isinstance(value, Diagonal):
-        return value._parts()[0]
-    if type(value) in (tuple, list):
-        return type(value)([mean_of(item) for item in value])
-    return tensor_of(value)
+    return replaced(value, lambda law: law._parts()[0])
 
 
 def var_of(value: Any) -> Any:

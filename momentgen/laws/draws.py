@@ -200,7 +200,7 @@ def _check_seed(name: str) -> None:
         raise _refusal(name, "the network seeds torch's generator, so that they are the same at every call; draw once")
 
 
-def _check(name: str, noise: Noise, kwargs: dict[str, Any]) -> None:
+def _check(name: str, kwargs: dict[str, Any]) -> None:
     """Raise for a draw with a generator of its own, or into a tensor that is given."""
     if kwargs.get("generator") is not None:
         raise _refusal(name, _GENERATOR)
@@ -221,7 +221,7 @@ def _of_certain(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str
     entry = TABLE[func]
     if laws_in((*args, *kwargs.values())) or not moments_of_noise.active(entry, args, kwargs) or _initialises():
         return func(*args, **kwargs)
-    _check(entry.name, noise, kwargs)
+    _check(entry.name, kwargs)
     # What is written into may be new and handed back at once, as the normal numbers of distributions are.
     is_returned = not torch.compiler.is_compiling() and sys._getframe(2).f_code is _FRESH
     if not entry.writes(args, kwargs) or is_returned:
@@ -259,7 +259,7 @@ def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, 
     def rule(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if laws_in((*args, *kwargs.values())) or _initialises():
             return func(*args, **kwargs)
-        _check(func.__name__, noise, kwargs)
+        _check(func.__name__, kwargs)
         named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
         mean, var = (part.detach() for part in moments(args, named))
         return mean if noise is None else diagonal(mean, var)

@@ -8,6 +8,7 @@ independent.  Such are the branches of a residual block around a linear layer.  
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -52,11 +53,17 @@ def pattern(entry: Entry, a: Any, b: Any) -> Any:
     return None
 
 
-def scaled(law: Law) -> Law:
-    """``law`` without movements that leave values in place."""
-    while law._made is not None and law._made[0].name in IDENTITIES and isinstance(law._made[1][0], Law):
-        law = law._made[1][0]
+def scaled(law: Law, beside: Callable[[Any], bool] = lambda made: False) -> Law:
+    """``law`` without movements that leave values in place, nor other calls that ``beside`` says."""
+    while (made := law._made) is not None and isinstance(made[1][0], Law):
+        if made[0].name not in IDENTITIES and not beside(made):
+            break
+        law = made[1][0]
     return law
+
+
+def _is_reshape(made: Any) -> bool:
+    return made[0].name in EXPANSIONS or reshapes(made)
 
 
 def made_by(law: Any) -> str:
@@ -77,20 +84,12 @@ def operation(law: Law) -> tuple[str, Law, Any] | None:
 
 def _reduced(law: Any, name: str, of: Any) -> tuple[int, ...] | None:
     """The dimensions over which ``law`` is that reduction of ``of``, whichever way they are kept; None if it is not."""
-    found = _bare(law) if isinstance(law, Law) else None
+    found = scaled(law, _is_reshape) if isinstance(law, Law) else None
     if made_by(found) != name:
         return None
     inner, dims = found._made[1][:2]  # type: ignore[union-attr, index]
     is_own = isinstance(inner, Law) and same_value(scaled(inner), scaled(of)) and _is_kept(law, inner, dims)
     return dims if is_own else None
-
-
-def _bare(law: Law) -> Law:
-    """``law`` without reshapes and expansions."""
-    law = scaled(law)
-    while law._made is not None and (law._made[0].name in EXPANSIONS or reshapes(law._made)):
-        law = scaled(law._made[1][0])
-    return law
 
 
 def _is_kept(law: Law, of: Law, dims: tuple[int, ...]) -> bool:

@@ -187,7 +187,8 @@ _OPERANDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(names("addbmm baddbmm"), names("input batch1 batch2")), "addmv": names("input mat vec"),
     "addr": names("input vec1 vec2"), **dict.fromkeys(names("addcmul addcdiv"), names("input tensor1 tensor2")),
     "lerp": names("input end weight"), "fill_": names("input value"), "copy_": names("input other"),
-    "index_put_": names("input indices values"), "where": (), "split": names("tensor"),
+    "index_put_": names("input indices values"), "masked_fill": names("input mask value"),
+    **dict.fromkeys(names("scatter scatter_add"), names("input dim index src")), "where": (), "split": names("tensor"),
     **dict.fromkeys(names("cat stack hstack vstack dstack column_stack"), names("tensors")),
     "bilinear": names("input1 input2 weight bias"), "scaled_dot_product_attention": names("query key value"),
 }  # fmt: skip

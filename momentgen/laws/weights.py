@@ -159,19 +159,13 @@ _KEPT = names("to float double half bfloat16 type type_as detach data clone cont
 _CHOICES = names("chunk split split_with_sizes tensor_split narrow index_select select")
 
 
-@rule(Weight, "query", "refusal", "creation", "composite", *_ONE_BY_ONE)
-def _as_independent(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Functions of the form, of rows, or of each value by itself: as of independent values."""
+@rule(Weight, "query", "refusal", "creation", "composite", *_ONE_BY_ONE, "linear", *(f"conv{d}d" for d in (1, 2, 3)))
+def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Linear maps of which it is the weight or bias; functions of the form, of rows, or of each value by itself."""
+    if is_linear_map(entry.name) and isinstance(args[0], Weight):
+        return refused(entry, args, kwargs)
     if entry.name in _ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
         note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
-    return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
-
-
-@rule(Weight, "linear", *(f"conv{d}d" for d in (1, 2, 3)))
-def _coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Linear maps and convolutions of which it is the weight or bias."""
-    if isinstance(args[0], Weight):
-        return refused(entry, args, kwargs)
     return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
 
 

@@ -14,7 +14,7 @@ from torch.nn import ModuleDict, ModuleList
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
 from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, Sequential, set_variant
-from momentgen.nn.modules import moments
+from momentgen.nn.monte_carlo import moments
 from momentgen.nn.normalize import (
     AnalyticNormalization,
     Normalize,

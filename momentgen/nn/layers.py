@@ -201,18 +201,10 @@ def _pseudo_huber(x: Tensor) -> Tensor:
     return torch.hypot(x, torch.ones_like(x)) - 1
 
 
-_OWN: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
-    "Abs": ("abs", torch.abs),
-    "Heaviside": ("unit_step", _unit_step),
-    "Exp": ("exp", torch.exp),
-    "Sin": ("sin", torch.sin),
-    "Cos": ("cos", torch.cos),
-    "Erf": ("erf", torch.erf),
-    "Square": ("square", torch.square),
-    "NormalCdf": ("normal_cdf", torch.special.ndtr),
-    "Atan": ("atan", torch.atan),
-    "PseudoHuber": ("pseudo_huber", _pseudo_huber),
-}
+#: functions of activations that torch.nn has not, where they are not functions of torch of that name
+_OWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "unit_step": _unit_step, "pseudo_huber": _pseudo_huber, "normal_cdf": torch.special.ndtr,
+}  # fmt: skip
 
 
 def _activation(row: Activation) -> type[torch.nn.Module]:
@@ -222,11 +214,11 @@ def _activation(row: Activation) -> type[torch.nn.Module]:
         "__module__": __name__,
         "__qualname__": row.layer,
     }
-    if row.layer in _OWN:
-        name, function = _OWN[row.layer]
-        body["entry"] = Entry(name, "pointwise", function)
-        return type(row.layer, (ActivationLayer, _Function), body)
-    return type(row.layer, (ActivationLayer, getattr(torch.nn, row.layer)), body)
+    plain = getattr(torch.nn, row.layer, _Function)
+    if plain is _Function:
+        (name,) = row.functions
+        body["entry"] = Entry(name, "pointwise", _OWN.get(name) or getattr(torch, name))
+    return type(row.layer, (ActivationLayer, plain), body)
 
 
 def _layer(name: str) -> type[torch.nn.Module]:

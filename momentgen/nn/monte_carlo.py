@@ -1,4 +1,4 @@
-"""``monte_carlo``: mean and variance of every layer by sampling, in bounded memory.
+"""Mean and variance of every layer: ``monte_carlo`` by sampling, in bounded memory, ``moments`` by the method in force.
 
 Samples are merged as they come, by the update of Chan, Golub & LeVeque (1979) in
 float64.  Memory is that of one chunk and two numbers per unit, for any n.
@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import method
-from momentgen.laws.controlled.facts import close
-from momentgen.laws.controlled.network import generators
+from momentgen.laws.border import Method, method
+from momentgen.laws.controlled.facts import facts_of
+from momentgen.laws.controlled.network import InputNoise, Network
+from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
+from momentgen.laws.nests import flattened
 from momentgen.laws.values import as_moments, certain, draw, lower
 from momentgen.nn.tables import Table, range_of, shown
 from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["MonteCarlo", "RunningMoments", "monte_carlo"]
+__all__ = ["MonteCarlo", "RunningMoments", "moments", "monte_carlo"]
 
 #: blocks of draws, whose spread is an error
 _BLOCKS: Final = 8
-#: how far off a draw is that should change no other, in differences of draws
-_FAR: Final = 1e3
 
 
 class RunningMoments:
@@ -156,13 +156,15 @@ def monte_carlo(
         raise InputError(f"monte_carlo: expected a batch in dimension 0, got shape {tuple(given.mean.shape)}")
     batch = given.mean.shape[0]
     at_once = max(1, min(n, rows // max(batch, 1)))
-    if at_once > 1 and not _independent(model, x, given):
+    kept = Kept(model)
+    if at_once > 1 and not _go_together(model, x if x is given.mean else Moments(given.mean, given.var), at_once):
         at_once = 1
+    kept.restore()
     layers: dict[str, list[RunningMoments]] = {}
     asked = [lambda out: out, *(functions or {}).values()]  # the output itself, and what is asked of it
     found = [RunningMoments() for _ in asked]
     devices = [given.mean.device] if given.mean.is_cuda else []
-    kept, keeps, done, k = Kept(model), False, 0, at_once
+    keeps, done, k = False, 0, at_once
 
     def take(name: str, out: Any) -> None:
         value = out.mean if isinstance(out, Moments) else out
@@ -214,27 +216,13 @@ def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
     return draw(JointMoments.of(*whole) if len(whole) == 3 else Moments(*whole))
 
 
-def _independent(model: torch.nn.Module, x: Moments | Tensor, given: Moments) -> bool:
-    """Whether several draws may share one call: the network draws no noise, and no draw changes another's output."""
-    kept, devices = Kept(model), [given.mean.device] if given.mean.is_cuda else []
-
-    def found(*parts: Tensor) -> Tensor:
-        return _value(model(torch.cat(parts))).unflatten(0, (len(parts), -1))
-
-    with torch.no_grad(), torch.random.fork_rng(devices), method("sample"):
-        try:
-            first, second = _drawn(x, given, 1), _drawn(x, given, 1)
-            away = _FAR * (second - first if x is not given.mean else second + 1)
-            besides = second, (second + away).to(first.dtype), (second - away).to(first.dtype)
-            state = generators(devices)
-            fronts = [found(first, beside)[0] for beside in besides]
-            backs = [found(beside, first)[1] for beside in besides]
-            alike = all(close(one, part[0]) for part in (fronts, backs) for one in part[1:])
-            return alike and generators(devices) == state and fronts[0].shape[0] == given.mean.shape[0]
-        except Exception:  # whatever it raises of two draws; what it raises of one, it raises again
-            return False
-        finally:
-            kept.restore()
+def _go_together(model: torch.nn.Module, x: Moments | Tensor, count: int) -> bool:
+    """Whether so many draws may share one call: the network draws no noise, and no draw changes another's output."""
+    network = Network(model, model, *flattened(((x,), {})))
+    with torch.no_grad():
+        facts = facts_of(network, 0)
+        noise = [InputNoise(value, place, 0) for place, value in enumerate(network.inputs)]
+        return all(facts.by_example or [False]) and not facts.depends and facts.stacks(network, noise, count)
 
 
 def _value(out: Any) -> Tensor:
@@ -286,3 +274,45 @@ def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, di
     with torch.no_grad(), each_layer(model, lambda name, out: found.update({name: lower(out)})):
         out = model(x)
     return out if isinstance(out, Moments) else certain(_value(out)), found
+
+
+class _Modules(torch.nn.Module):
+    """Calls a network, and returns the output of each of its modules by name."""
+
+    def __init__(self, network: torch.nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.train(network.training)
+
+    def forward(self, *inputs: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        with each_layer(self.network, found.__setitem__, parents=True):
+            found["output"] = self.network(*inputs)
+        return found
+
+
+def moments(network: torch.nn.Module, *inputs: Any, method: Method | None = None) -> dict[str, Moments]:
+    """Mean and *variance* of every module's output, all of one call.
+
+    Of a sigmoid belief network the means of Bernoulli units are the probabilities of its hidden units.
+
+    Args:
+        network: over moments, or a plain one.
+        inputs: its arguments, tensors or :class:`~momentgen.Moments`, batch first.
+        method: as for :func:`momentgen.convert`; None for the method in force.  ``sample`` gives one draw.
+
+    Returns:
+        The moments by the module's name in the network, shaped as its output.  A module that is called more than once
+        has its later calls as ``NAME:1``, ``NAME:2``.  ``output`` is the network's own.
+
+    Raises:
+        InputError: for another method.
+        UnsupportedError: at a function that the method has no rule for.
+
+    >>> from momentgen import nn
+    >>> network = nn.Sequential(nn.Linear(2, 3), nn.LogisticBernoulli(), nn.Linear(3, 1))
+    >>> list(moments(network, torch.zeros(1, 2), method="ap2"))
+    ['0', '1', '2', 'output']
+    """
+    found: dict[str, Moments] = convert(_Modules(network), method)(*inputs)
+    return found

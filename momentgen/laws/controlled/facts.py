@@ -79,6 +79,11 @@ class Facts:
         self.writes: dict[str, Any] = {}
         self._sizes: dict[int, bool] = {}
 
+    @property
+    def depends(self) -> bool:
+        """Whether a call depends on more than its arguments, or on values of all of them."""
+        return self.reads or self.keeps or self.draws
+
     def kept(self, found: dict[str, Any]) -> bool:
         """Whether that is what the module kept before; numbers that are no tensors may count calls."""
         return found.keys() <= self.writes.keys() and all(
@@ -216,8 +221,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
             return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
-    alone = not watch.reads and not facts.keeps and not facts.draws
-    if all(flags) and flags and alone and _transparent(network.where):
+    if all(flags) and flags and not facts.depends and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
         facts.most = max(min(_ROWS, bound // max(watch.widest, 1)), 1)
         facts.free = _FREE if watch.widest * _FREE <= _FREE_BYTES else 0

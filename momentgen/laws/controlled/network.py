@@ -73,9 +73,7 @@ class Network:
         #: numbers that a function returned beside tensors, in its first call
         self._numbers: list[Any] | None = None
         #: whether it has layers of torch that compute padded places only where a mode of torch functions is active
-        self._has_attention = isinstance(where, torch.nn.Module) and any(
-            isinstance(part, torch.nn.MultiheadAttention) for part in where.modules()
-        )
+        self._has_attention = self.has(torch.nn.MultiheadAttention)
         #: certain inputs with the batch in front, repeated for the rows of a stack
         self._repeated: dict[tuple[int, int], Tensor] = {}
         #: certain inputs as they were given, by place; the network gets copies, and their versions when they were made
@@ -113,11 +111,6 @@ class Network:
         if isinstance(self.where, Function) and not isinstance(found, Tensor):
             self._check_numbers(found)
         return found
-
-    def at(self, values: list[Tensor]) -> Any:
-        """The same for rows of its random inputs, shape ``(rows, *shape)``, which go together."""
-        rows = len(values[0])
-        return self.call([value.flatten(0, 1) if rows > 1 else value[0] for value in values], rows)
 
     def _check_numbers(self, found: Any) -> None:
         """Raise where numbers that a function returns, which are no tensors, follow from the draw."""
@@ -189,12 +182,10 @@ class Network:
             yield from self.where.buffers()
         yield from self.certain_inputs()
 
-    @property
-    def has_scripts(self) -> bool:
-        """Whether a part of it is scripted, of which no function is seen."""
-        return isinstance(self.where, torch.nn.Module) and any(
-            isinstance(part, torch.jit.ScriptModule) for part in self.where.modules()
-        )
+    def has(self, kind: type[torch.nn.Module]) -> bool:
+        """Whether a part of it is of that class."""
+        where = self.where
+        return isinstance(where, torch.nn.Module) and any(isinstance(part, kind) for part in where.modules())
 
     @property
     def spans_examples(self) -> bool:

@@ -142,9 +142,10 @@ class Runs:
                 if self._all_known():
                     self._derive(Phase.DRAWS, by_rows)
                 return
-            if self.state.ruled and not self.network.has_scripts:
+            seen = self.state.ruled and not self.network.has(torch.jit.ScriptModule)  # of which no function is seen
+            if seen:
                 self._derive(Phase.AVERAGES, range(count - 1, count))
-            if not self.state.ruled or self.network.has_scripts or (self._all_known() and self._unseen()):
+            if not seen or (self._all_known() and self._unseen()):
                 self._derive(Phase.DERIVATIVES, by_rows)
 
     def _all_known(self) -> bool:

@@ -174,12 +174,9 @@ class _Weights(NamedTuple):
     batch: tuple[int, ...]
 
 
-def _bare(law: Law) -> Law:
+def _bare(law: Any) -> Law:
     """``law`` without what leaves its values, but for their dtype."""
-    law = scaled(law)
-    while made_by(law) in CASTS and isinstance(law._made[1][0], Law):  # type: ignore[index]
-        law = scaled(law._made[1][0])  # type: ignore[index]
-    return law
+    return scaled(law, lambda made: made[0].name in CASTS)
 
 
 def _is_batched_alike(law: Law, inner: Law) -> bool:

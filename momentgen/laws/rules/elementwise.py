@@ -63,18 +63,12 @@ def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _combined_variance(name: str, m1: Any, v1: Tensor | None, m2: Any, v2: Tensor | None, alpha: float) -> Tensor:
     """Variance of a sum or product of independent values, at least one of them random."""
     if name in ("add", "sub", "rsub"):
-        if alpha != 1:
-            v2 = None if v2 is None else alpha * alpha * v2
-            if name == "rsub":
-                v1, v2 = (None if v1 is None else alpha * alpha * v1), (None if v2 is None else v2 / (alpha * alpha))
-        if v1 is None or v2 is None:
-            return v2 if v1 is None else v1  # type: ignore[return-value]
-        return v1 + v2
+        factors = (alpha * alpha, 1) if name == "rsub" else (1, alpha * alpha)
+        terms = [v if k == 1 else k * v for k, v in zip(factors, (v1, v2), strict=True) if v is not None]
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
     if name == "mul":
-        if v1 is None:
-            return m1 * m1 * v2
-        if v2 is None:
-            return m2 * m2 * v1
+        if v1 is None or v2 is None:
+            return m1 * m1 * v2 if v1 is None else m2 * m2 * v1
         return v1 * (v2 + m2 * m2) + m1 * m1 * v2
     return v1 / (m2 * m2) if v1 is not None else v2 / (m1 * m1)
 

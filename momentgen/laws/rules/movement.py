@@ -50,14 +50,11 @@ def _where(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     return bound["condition"], bound["input"], bound["other"]
 
 
-def _of_index_shape(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _of_index_shape(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Arguments of ``scatter`` whose source has the shape of its index: torch differentiates no other."""
-    bound = {**dict(zip(("input", "dim", "index", "src"), args, strict=False)), **kwargs}
-    index, src = tensor_of(bound["index"]), bound.get("src")
-    if not isinstance(src, Law | Tensor) or src.shape == index.shape:
-        return args, kwargs
-    bound["src"] = cast(Any, src)[tuple(map(slice, index.shape))]
-    return tuple(bound.pop(name) for name in ("input", "dim", "index", "src")), bound
+    if len(args) < 4 or not isinstance(args[3], Law | Tensor):
+        return args
+    return *args[:3], cast(Any, args[3])[tuple(map(slice, args[2].shape))], *args[4:]
 
 
 def _together(
@@ -71,11 +68,8 @@ def _together(
     places = _VALUES[entry.name]
     if entry.name == "where":
         args, kwargs, entry = _where(entry, args, kwargs), {}, TABLE[torch.where]
-    elif entry.name == "masked_fill" and kwargs:
-        bound = {**dict(zip(("input", "mask", "value"), args, strict=False)), **kwargs}
-        args, kwargs = (bound["input"], bound["mask"], bound["value"]), {}
     elif entry.name in ("scatter", "scatter_add"):
-        args, kwargs = _of_index_shape(args, kwargs)
+        args = _of_index_shape(args)
     elif entry.call is torch.embedding:
         places = (0,)
     elif entry.name == "embedding" and kwargs.get("max_norm", args[3] if len(args) > 3 else None) is not None:

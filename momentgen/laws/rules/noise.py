@@ -135,31 +135,33 @@ def expectation(entry: Entry, args: Sequence[Any], kwargs: dict[str, Any]) -> Te
     return mean
 
 
+def _drawn_alone(name: str, args: Any, bound: dict[str, Any]) -> tuple[Any, Any] | None:
+    """Mean and *variance* of numbers that do not depend on the value; None of others."""
+    if name in ("randn_like", "normal_"):
+        return bound.get("mean", 0.0), bound.get("std", 1.0) ** 2
+    if name in ("rand_like", "uniform_"):
+        low, high = bound.get("from", 0.0), bound.get("to", 1.0)
+        return (low + high) / 2, (high - low) ** 2 / 12
+    if name == "randint_like":
+        low, high = (0, *args[1:])[-2:] if len(args) > 1 else (bound.get("low", 0), bound["high"])
+        return (low + high - 1) / 2, ((high - low) ** 2 - 1) / 12
+    if name == "bernoulli_" or (name == "bernoulli" and bound.get("p") is not None):
+        p = bound.get("p", 0.5)
+        return p, p * (1 - p)
+    return None
+
+
 def moments(entry: Entry, mean: Tensor, var: Tensor | None, args: Any, kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
     """Mean and variance of an active call, from those of the value; None is the variance of a certain one."""
     if entry is UNIT:
         return args[1].moments(mean, var)
     bound, name = _bound(entry, args, kwargs), entry.name
-    if name in ("randn_like", "rand_like"):
+    if (law := _drawn_alone(name, args, bound)) is not None:
         options = {key: value for key, value in kwargs.items() if key in ("dtype", "device")}
-        like = torch.zeros_like(mean, **options)
-        return (like, like + 1) if name == "randn_like" else (like + 0.5, like + 1 / 12)
-    if name == "bernoulli_":
-        p = bound.get("p", 0.5)
-        return torch.zeros_like(mean) + p, torch.zeros_like(mean) + p * (1 - p)
-    if name == "bernoulli":
-        p = bound.get("p")  # else each value is a probability, and its mean is all that matters
-        chance = mean if p is None else torch.zeros_like(mean) + p
-        return chance, chance * (1 - chance)
-    if name == "randint_like":
-        low, high = (0, *args[1:])[-2:] if len(args) > 1 else (bound.get("low", 0), bound["high"])
-        zero = torch.zeros_like(mean)
-        return zero + (low + high - 1) / 2, zero + ((high - low) ** 2 - 1) / 12
-    if name == "normal_":
-        return torch.zeros_like(mean) + bound.get("mean", 0.0), torch.zeros_like(mean) + bound.get("std", 1.0) ** 2
-    if name == "uniform_":
-        low, high = bound.get("from", 0.0), bound.get("to", 1.0)
-        return torch.zeros_like(mean) + (low + high) / 2, torch.zeros_like(mean) + (high - low) ** 2 / 12
+        like = torch.zeros_like(mean, **options) if "like" in name else torch.zeros_like(mean)
+        return like + law[0], like + law[1]
+    if name == "bernoulli":  # each value is a probability, and its mean is all that matters
+        return mean, mean * (1 - mean)
     p = bound.get("p", 0.5)
     if p == 1:
         return torch.zeros_like(mean), torch.zeros_like(mean)

@@ -172,11 +172,11 @@ def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         return _lp_pool(entry, args, kwargs)
     if name == "logsumexp":
         raise unsupported(entry, x, None)
-    p = kwargs.get("p", kwargs.get("ord", args[1] if len(args) > 1 else None if entry.call is torch.linalg.norm else 2))
+    given = {**dict(zip(("p", "dim", "keepdim"), args[1:], strict=False)), **kwargs}
+    p = given.get("p", given.get("ord", None if entry.call is torch.linalg.norm else 2))
     if p not in (2, 2.0, "fro", None):
         raise unsupported(entry, x, f"the norm 2 has a rule, got {p!r}")
-    dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
-    keepdim = kwargs.get("keepdim", args[3] if len(args) > 3 else False)
+    dim, keepdim = given.get("dim"), given.get("keepdim", False)
     if entry.call is torch.linalg.norm and p == 2 and (x.ndim == 2 if dim is None else isinstance(dim, tuple | list)):
         raise unsupported(entry, x, "a largest singular value has no rule")
     # torch.norm takes it by place, too
