@@ -5,7 +5,6 @@ A context says it, else the network, else its training flag.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from momentgen.laws.diagonal import Diagonal, diagonal, point
 from momentgen.laws.draws import Draws
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of
-from momentgen.laws.notes import note, seen_by_compiler, within
+from momentgen.laws.notes import note, seen_by_compiler, warn_once, within
 from momentgen.laws.values import draw
 from momentgen.laws.weights import controlled_weight, drawn_weight, independent_weight, local
 from momentgen.runtime import JointMoments, Moments
@@ -278,10 +277,6 @@ class TrainingModeWarning(UserWarning):
     """A network's training flag decides its method, and does not fit how the network is used."""
 
 
-#: the warnings that this process has had
-_told: set[str] = set()
-
-
 def by_flag(training: bool) -> str:
     """The default method in training and in evaluation mode."""
     return "ap2" if training else "controlled"
@@ -296,12 +291,11 @@ def chosen(where: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         parts = (part.training for part in where.modules() if part is not where)
         if next(parts, training) is not training and not any(flag is training for flag in parts):
             flags = ("training", "evaluation") if training else ("evaluation", "training")
-            _tell(
-                "mixed",
-                f"{type(where).__name__} is in {flags[0]} mode and all modules in it in {flags[1]} mode, {instead}",
-            )
+            text = f"{type(where).__name__} is in {flags[0]} mode and all modules in it in {flags[1]} mode, {instead}"
+            warn_once("mixed", text, TrainingModeWarning)
         elif training and not _trains(where, args, kwargs):
-            _tell("training", f"{type(where).__name__} is in training mode and needs no gradient, {instead}")
+            text = f"{type(where).__name__} is in training mode and needs no gradient, {instead}"
+            warn_once("training", text, TrainingModeWarning)
     return name
 
 
@@ -315,9 +309,3 @@ def _trains(where: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     tensors = [part for leaf in given for part in (leaf if isinstance(leaf, Moments) else (leaf,))]
     held = any(True for _ in where.parameters())
     return any(isinstance(part, Tensor) and part.requires_grad for part in tensors) or not held
-
-
-def _tell(kind: str, text: str) -> None:
-    if kind not in _told:
-        _told.add(kind)
-        warnings.warn(text, TrainingModeWarning, stacklevel=2)

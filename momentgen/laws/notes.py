@@ -33,6 +33,7 @@ __all__ = [
     "place",
     "seen_by_compiler",
     "unsupported",
+    "warn_once",
     "within",
 ]  # fmt: skip
 
@@ -169,9 +170,14 @@ def note(text: str, where: bool = False) -> None:
 def note_and_warn(reason: str, text: str) -> None:
     """A note that is a warning too, the first time for this reason."""
     note(text)
+    warn_once(reason, text, AccuracyWarning)
+
+
+def warn_once(reason: str, text: str, kind: type[Warning]) -> None:
+    """A warning, the first time for this reason."""
     if reason not in _warned:
         _warned.add(reason)
-        warnings.warn(text, AccuracyWarning, stacklevel=2)
+        warnings.warn(text, kind, stacklevel=3)
 
 
 @contextlib.contextmanager

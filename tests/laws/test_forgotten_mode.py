@@ -12,15 +12,15 @@ from torch import nn
 
 import momentgen
 from momentgen import noisy
-from momentgen.laws import TrainingModeWarning, methods
+from momentgen.laws import TrainingModeWarning, notes
 
 
 @pytest.fixture(autouse=True)
 def _as_in_a_new_process() -> Iterator[None]:
-    before = set(methods._told)
-    methods._told.clear()
+    before = set(notes._warned)
+    notes._warned.clear()
     yield
-    methods._told.update(before)
+    notes._warned.update(before)
 
 
 def _network() -> nn.Module:

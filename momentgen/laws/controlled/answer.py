@@ -17,9 +17,10 @@ from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.runs import BLOCK, Runs, StaleError, reach
+from momentgen.laws.controlled.runs import BLOCK, Runs, reach
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
+from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
 from momentgen.laws.methods import Accuracy
 from momentgen.laws.nests import flattened
@@ -96,7 +97,7 @@ class Answer:
             runs.further(min(self._wanted(error), most - len(self._outputs)))
         before = self._network.before
         if before is not None and not self._facts.kept(before.changed()):
-            raise StaleError
+            raise OtherFactsError
         self._outputs.say_what_is_not_finite()
         self._say_what_is_missed(still, error)
         for place in self._outputs.real(beside=True):  # by the rows alone

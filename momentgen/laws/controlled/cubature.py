@@ -25,8 +25,9 @@ from momentgen.laws.controlled.estimate import Estimate, with_unseen
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.runs import Runs, StaleError
+from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
+from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.methods import Accuracy
 from momentgen.laws.numerics.root import square_root
@@ -80,7 +81,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """What the network returns, with moments by cubature; None where draws are to answer.
 
     Raises:
-        StaleError: where examples interact that did not in an earlier call.
+        OtherFactsError: where examples interact that did not in an earlier call.
     """
     if facts.draws or not network.inputs or BY_DRAWS.get():
         return None
@@ -124,7 +125,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
             if watch is None and facts.fresh:
                 return None  # it draws, from a generator of its own
             if watch is None:
-                raise StaleError
+                raise OtherFactsError
             kinked = watch.kinked
         places = [*outputs.real(), *outputs.real(beside=True)]
         found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])

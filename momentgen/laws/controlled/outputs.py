@@ -14,20 +14,17 @@ from momentgen.laws.controlled.estimate import Estimate
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.softmax import Softmax
+from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.nests import Nest, held_by_objects
 from momentgen.laws.notes import note_and_warn
 from momentgen.runtime import JointMoments
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["Outputs", "UnlikeEndsError"]
+__all__ = ["Outputs"]
 
 
 #: roundings of an example's largest value by which rows of a stack may differ
 _ROUNDINGS: Final = 32
-
-
-class UnlikeEndsError(Exception):
-    """Some rows end in a softmax, and others do not, or in one of other classes, as where the largest alone count."""
 
 
 class Outputs:
@@ -65,7 +62,7 @@ class Outputs:
 
         Raises:
             InputError: for leaves of other shapes than in the rows before.
-            UnlikeEndsError: where other logits are masked.
+            OtherFactsError: where other logits are masked, as where the largest alone count.
         """
         parts = [leaf.unflatten(0, (rows, -1)).unbind() if rows > 1 else (leaf,) for leaf in leaves]
         for row in zip(*parts, strict=True) if leaves else [()]:
@@ -78,7 +75,7 @@ class Outputs:
                 )
             for place, end in enumerate(self.ends if self.rows else []):
                 if end is not None and not torch.equal(row[place].isinf(), self.rows[0][place].isinf()):
-                    raise UnlikeEndsError
+                    raise OtherFactsError(ends_alike=False)
             # what the module keeps is written over, and may be an output
             self.rows.append(list(row) if self._network.kept is None else [leaf.clone() for leaf in row])
 

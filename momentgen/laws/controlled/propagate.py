@@ -17,11 +17,8 @@ from momentgen.laws.controlled.cubature import by_cubature
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.outputs import UnlikeEndsError
 from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
-from momentgen.laws.controlled.runs import StaleError
-from momentgen.laws.controlled.slopes import DifferentiatesError
-from momentgen.laws.controlled.state import UnstackedError
+from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.kept import Kept
 from momentgen.laws.methods import Accuracy, accuracy
 from momentgen.laws.nests import flattened, leaves_of
@@ -150,29 +147,17 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
                 return _joined(
                     [_answered(one, spent._replace(seed=seed), False) for one, seed in zip(divided, seeds, strict=True)]
                 )
-            found = _by_facts(network, spent, facts)
+            if not spent.max_rows:
+                found = linear_alone(network, facts)
+            elif (found := by_cubature(network, spent, facts)) is None:
+                found = Answer(network, spent, facts).outputs()
             return found if common is None else each_by_itself(found)
-        except DifferentiatesError:
-            facts.differentiates = True
-        except UnlikeEndsError:
-            facts.ends_alike = False
-        except StaleError:
-            if network.before is not None:
-                network.before.restore()
-            facts = facts_of(network, spent.seed, anew=True)
-
-
-def _by_facts(network: Network, spent: Accuracy, facts: Facts) -> Any:
-    """The same, of a network of which so much is known."""
-    if not spent.max_rows:
-        return linear_alone(network, facts)
-    if (found := by_cubature(network, spent, facts)) is not None:
-        return found
-    try:
-        return Answer(network, spent, facts).outputs()
-    except UnstackedError:  # as if it had never been tried, so that the next answer has the same bits
-        facts.most = 1
-    return Answer(network, spent, facts).outputs()
+        except OtherFactsError as other:  # anew, so that the next answer has the same bits
+            vars(facts).update(other.facts)
+            if not other.facts:
+                if network.before is not None:
+                    network.before.restore()
+                facts = facts_of(network, spent.seed, anew=True)
 
 
 def _parts(network: Network, spent: Accuracy, facts: Facts) -> list[Network]:

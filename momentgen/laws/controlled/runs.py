@@ -13,17 +13,17 @@ from momentgen.laws.controlled.estimate import away
 from momentgen.laws.controlled.facts import Facts, Watch, close, halves, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
 from momentgen.laws.controlled.network import PAIRED_ROWS, Given, InputNoise, Network
-from momentgen.laws.controlled.outputs import Outputs, UnlikeEndsError
-from momentgen.laws.controlled.slopes import DifferentiatesError, Slopes
+from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.slopes import Slopes
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.state import Phase, Source, UnstackedError
+from momentgen.laws.controlled.state import OtherFactsError, Phase, Source
 from momentgen.laws.kept import Kept
 from momentgen.laws.nests import Nest, flattened
 from momentgen.laws.notes import within
 from momentgen.laws.weights import ROW
 from momentgen.runtime import JointMoments
 
-__all__ = ["BLOCK", "Runs", "StaleError", "reach"]
+__all__ = ["BLOCK", "Runs", "reach"]
 
 #: rows of the first block, and of each that follows
 BLOCK: Final = PAIRED_ROWS
@@ -31,10 +31,6 @@ BLOCK: Final = PAIRED_ROWS
 _FAR: Final = 3.0
 #: rows whose derivatives are averaged where rows cannot record all slopes: an antithetic pair
 _DERIVATIVES: Final = 2
-
-
-class StaleError(Exception):
-    """Examples or rows interact, or values are read out, which the earlier call that the facts are of did not show."""
 
 
 class Runs:
@@ -103,7 +99,7 @@ class Runs:
         """Run the next rows together and keep their outputs."""
         slopes, outputs = self.slopes, self.outputs
         if rows > 1 and not self.facts.stacks(self.network, self.noise, rows):
-            raise UnstackedError
+            raise OtherFactsError(most=1)
         slopes.begin(rows)
         self.state.fix(leaf for leaf in self.network.repeated(rows) if isinstance(leaf, Tensor))
         values = self._values(range(len(outputs), len(outputs) + rows))
@@ -119,7 +115,7 @@ class Runs:
             found = self.network.call(values, rows)
         leaves, ends, form = self._leaves(slopes, found)
         if outputs.rows and self.facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
-            raise UnlikeEndsError
+            raise OtherFactsError(ends_alike=False)
         if outputs.form is None or rows == 1:  # what is no tensor may count examples
             outputs.shaped(found, form, ends)
         if not outputs.rows:
@@ -160,7 +156,7 @@ class Runs:
         size = self.facts.together(self.network, self.noise, len(rows))
         try:
             found = [self._derived(rows[first : first + size], leaves) for first in range(0, len(rows), size)]
-        except (DifferentiatesError, UnstackedError):
+        except OtherFactsError:
             raise
         except Exception:  # whatever the network raises of values with derivatives
             return
@@ -223,7 +219,7 @@ class Runs:
         facts = self.facts
         known = facts.fresh or facts.draws or not facts.by_example or self.network.batch * facts.most < 2
         if not known and self.repeats(count - 1) is None:
-            raise StaleError
+            raise OtherFactsError
 
     def repeats(self, last: int) -> Watch | None:
         """What becomes of examples of the first row beside those of another; None where outputs are others then.

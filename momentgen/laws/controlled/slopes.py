@@ -22,13 +22,13 @@ from torch.overrides import TorchFunctionMode
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.rules import MAKES_NOISE, decides, drawn, is_linear, rule_of
 from momentgen.laws.controlled.softmax import Softmax
-from momentgen.laws.controlled.state import Call, Phase, Record, State
+from momentgen.laws.controlled.state import Call, OtherFactsError, Phase, Record, State
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
 from momentgen.laws.table import METHODS, TABLE, Entry, names
 from momentgen.runtime.autograd import transformed
 
-__all__ = ["DifferentiatesError", "Slopes"]
+__all__ = ["Slopes"]
 
 #: functions of a tensor's form, and others that torch asks while it runs: nothing to do
 _FORM: Final = frozenset(
@@ -45,10 +45,6 @@ _DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward,
 
 #: what a function may raise of values with derivatives, or a rule of shapes that change
 _ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-
-
-class DifferentiatesError(Exception):
-    """A network differentiates within itself, so that its functions are not to be watched."""
 
 
 def _property(func: Any) -> Entry | None:
@@ -140,7 +136,7 @@ class Slopes(TorchFunctionMode):
             self.common.certain(out, args, kwargs)
             return out
         if func in _DIFFERENTIATE:
-            raise DifferentiatesError
+            raise OtherFactsError(differentiates=True)
         if (entry is not None and entry.kind == "write") or kwargs.get("out") is not None:
             return self._native(func, entry, args, kwargs)
         if entry is not None and entry.writes(args, kwargs):

@@ -15,8 +15,8 @@ from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.table import KINKED, Entry, names
 
 __all__ = [
-    "Call", "Phase", "Record", "Rule", "Source", "State", "Tangent", "UnstackedError", "drawn_beside", "has_derivative",
-    "has_kinks", "tangent",
+    "Call", "OtherFactsError", "Phase", "Record", "Rule", "Source", "State", "Tangent", "drawn_beside",
+    "has_derivative", "has_kinks", "tangent",
 ]  # fmt: skip
 
 #: functions with kinks or jumps, which all rows may be on one side of
@@ -26,8 +26,12 @@ _KINKED: Final = KINKED.union(
 )
 
 
-class UnstackedError(Exception):
-    """The network does what rows cannot do together."""
+class OtherFactsError(Exception):
+    """The network is not what it was known to be: in facts of these names, or in any where none is named."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__()
+        self.facts = facts
 
 
 class Phase(enum.Enum):
@@ -146,7 +150,7 @@ class State:
     def draws_now(self) -> None:
         """The network draws, which rows do by themselves."""
         if self.rows > 1:
-            raise UnstackedError
+            raise OtherFactsError(most=1)
 
     def dimension(self, shape: torch.Size) -> int | None:
         """Which dimension counts rows, and in each what one row has; None for what all have in common."""
