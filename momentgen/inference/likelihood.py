@@ -27,7 +27,7 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.inference.gamma import Gamma, positive
 from momentgen.inference.normal_expectations import log_mean_sigmoid, mean_log_ndtr
-from momentgen.laws.numerics.points import normal_points
+from momentgen.laws.numerics.quadrature import normal_points
 from momentgen.laws.values import as_moments, readable
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 from momentgen.runtime import JointMoments, Moments

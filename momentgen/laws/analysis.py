@@ -19,8 +19,7 @@ from torch import Tensor
 import momentgen.generated
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.notes import are_heard, note
-from momentgen.laws.numerics.points import elsewhere
-from momentgen.laws.numerics.quadrature import GRADED, quadrature
+from momentgen.laws.numerics.quadrature import GRADED, elsewhere, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 

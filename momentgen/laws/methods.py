@@ -20,16 +20,13 @@ from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of
 from momentgen.laws.notes import note, seen_by_compiler, warn_once, within
 from momentgen.laws.values import draw
-from momentgen.laws.weights import controlled_weight, drawn_weight, independent_weight, local
+from momentgen.laws.weights import WeightOf, controlled_weight, drawn_weight, independent_weight, local
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
     "ALL", "CURRENT", "DEFAULT", "METHODS", "TRACING", "Accuracy", "Method", "Propagation", "TrainingModeWarning",
     "accuracy", "asked", "by_flag", "chosen", "current_method", "known", "method",
 ]  # fmt: skip
-
-#: what stands for a random parameter: of its mean, and functions for *variance*, covariances of neighbours, one draw
-WeightOf = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor | None], Callable[[], Tensor]], Any]
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,12 @@ ALL: Final[dict[str, Propagation]] = {
             "ap2",
             _independent,
             lambda value: point(value, Diagonal),
-            lambda mean, var, neighbour, _: independent_weight(mean, var(), neighbour()),
+            independent_weight,
             Draws(Diagonal),
             is_distribution=True,
         ),
-        Propagation(
-            "sample", draw, None, lambda mean, var, neighbour, sample: drawn_weight(mean, sample, var, neighbour)
-        ),
-        Propagation("local", draw, None, lambda mean, var, neighbour, sample: local(mean, var(), neighbour(), sample)),
+        Propagation("sample", draw, None, drawn_weight),
+        Propagation("local", draw, None, local),
         Propagation(
             "controlled", draw, None, controlled_weight, is_distribution=True, states_error=True, compiles=False
         ),

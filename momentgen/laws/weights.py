@@ -28,8 +28,11 @@ from momentgen.runtime.inputs import HALVES
 __all__ = [
     "ROW",
     "RUN",
+    "Between",
+    "Computed",
     "Local",
     "Weight",
+    "WeightOf",
     "controlled_weight",
     "drawn_weight",
     "independent_weight",
@@ -38,9 +41,14 @@ __all__ = [
     "refused",
 ]  # fmt: skip
 
-#: what a method that runs row after row makes of a weight: of mean, draw, *variance* and covariance of neighbours
-RowWeight = Callable[[Tensor, Callable[[], Tensor], Callable[[], Tensor], Callable[[], Tensor | None]], Tensor]
-ROW: Final[ContextVar[RowWeight | None]] = ContextVar("momentgen_row_weight", default=None)
+#: compute a tensor when it is needed, and covariances of neighbours, where elements have some
+Computed = Callable[[], Tensor]
+Between = Callable[[], Tensor | None]
+#: what stands for a random parameter: of its mean, and functions for *variance*, covariances of neighbours, one draw
+WeightOf = Callable[[Tensor, Computed, Between, Computed], Any]
+
+#: what a method that runs row after row makes of a parameter that is drawn
+ROW: Final[ContextVar[WeightOf | None]] = ContextVar("momentgen_row_weight", default=None)
 
 #: what random parameters are in one run of the outermost network, by their owner
 RUN: Final[ContextVar[dict[Any, tuple[Any, Any]] | None]] = ContextVar("momentgen_run", default=None)
@@ -68,19 +76,17 @@ def once_in_a_run(owner: Any, method: str, make: Callable[[], Any]) -> Any:
     return run[key][1]
 
 
-def drawn_weight(
-    mean: Tensor, draw: Callable[[], Tensor], var: Callable[[], Tensor], neighbour: Callable[[], Tensor | None]
-) -> Tensor:
+def drawn_weight(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Any:
     """A draw of a random parameter: ``draw()``, or what a method that runs row after row makes of it.
 
     Args:
         mean: of the parameter.
-        draw: one sample.
         var: computes *variances*, of the mean's shape.
         neighbour: computes the covariance of each element with the next one, shape ``(K - 1,)``, or says None.
+        draw: one sample.
     """
     weight = None if torch.compiler.is_dynamo_compiling() else ROW.get()
-    return draw() if weight is None else weight(mean, draw, var, neighbour)
+    return draw() if weight is None else weight(mean, var, neighbour, draw)
 
 
 def controlled_weight(*_: Any) -> Any:
@@ -108,21 +114,20 @@ def _checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | No
     return F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
 
 
-def independent_weight(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Diagonal:
+def independent_weight(mean: Tensor, var: Computed, neighbour: Between, _: Any = None) -> Diagonal:
     """A law of a random parameter, of half precision in float32; see :func:`drawn_weight` for the arguments.
 
     >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
-    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, None)).moments().var
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, lambda: var, lambda: None)).moments().var
     tensor([[2.5000]])
-    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, var, torch.tensor([-0.25]))).moments().var
+    >>> correlated = independent_weight(mean, lambda: var, lambda: torch.tensor([-0.25]))
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), correlated).moments().var
     tensor([[1.5000]])
     """
-    neighbour = _checked(mean, var, neighbour)
-    if neighbour is None:
-        return diagonal(mean, var)
-    if mean.dtype in HALVES:
-        mean, var, neighbour = mean.float(), var.float(), neighbour.float()
-    return _weight(mean, var, neighbour)
+    parts = [mean, variances := var()]
+    if (between := _checked(mean, variances, neighbour())) is None:
+        return diagonal(*parts)
+    return _weight(*(part.float() if mean.dtype in HALVES else part for part in (*parts, between)))
 
 
 class Weight(Diagonal):
@@ -236,11 +241,12 @@ class Local(Law):
         raise unsupported(Tensor.copy_, self, "under the method local a network runs on tensors")
 
 
-def local(mean: Tensor, var: Tensor, neighbour: Tensor | None, draw: Callable[[], Tensor]) -> Local:
+def local(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Local:
     """A random parameter; see :func:`drawn_weight` for the arguments."""
-    law: Local = new_law(Local, mean, var)
+    law: Local = new_law(Local, mean, var())
     # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
-    law.neighbour, law.draw, law.sample = _checked(mean, var, neighbour), draw, draw() if mean.dim() < 2 else None
+    law.sample = draw() if mean.dim() < 2 else None
+    law.neighbour, law.draw = _checked(mean, law._var, neighbour()), draw
     return law
 
 

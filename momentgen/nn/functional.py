@@ -21,7 +21,7 @@ import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws.border import inside, run
 from momentgen.laws.law import laws_in
-from momentgen.laws.numerics.points import normal_points
+from momentgen.laws.numerics.quadrature import normal_points
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.table import TABLE
 from momentgen.laws.values import as_moments, certain, draw

@@ -26,6 +26,7 @@ from torch import Tensor
 from momentgen.laws.controlled.state import Call, Phase, Source, State, drawn_beside
 from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import names
+from momentgen.laws.weights import Between, Computed
 
 __all__ = ["Common"]
 
@@ -113,13 +114,7 @@ class Common:
 
     # ----------------------------------------------------------------- noise
 
-    def weight(
-        self,
-        mean: Tensor,
-        draw: Callable[[], Tensor],
-        var: Callable[[], Tensor],
-        neighbour: Callable[[], Tensor | None],
-    ) -> Tensor:
+    def weight(self, mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Tensor:
         """A weight of the present row, as :data:`momentgen.laws.weights.ROW`; pairs of rows reflect about the mean."""
         row = self.state.row
         with torch._C.DisableTorchFunction():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, left_out
-from momentgen.laws.numerics.points import standard_points
+from momentgen.laws.numerics.quadrature import standard_points
 from momentgen.laws.numerics.root import balanced_root, matrix_root
 
 __all__ = ["Softmax", "mean_jacobian", "rows_of_softmax", "softmaxed"]

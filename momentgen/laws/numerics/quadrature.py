@@ -1,8 +1,8 @@
-"""Moments of any elementwise function of one normal value, by quadrature.
+"""Moments of any elementwise function of one normal value, by quadrature, and quasi-random points of several values.
 
-It serves functions without a generated op and without a closed form.  The function is called once per node, on tensors
-of the input's own shape, and the moments are updated after each call.  So without a gradient no more than a handful of
-tensors are alive.
+Quadrature serves functions without a generated op and without a closed form.  The function is called once per node, on
+tensors of the input's own shape, and the moments are updated after each call.  So without a gradient no more than a
+handful of tensors are alive.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["GRADED", "quadrature"]
+__all__ = ["GRADED", "POINTS", "elsewhere", "normal_points", "quadrature", "standard_points"]
 
 #: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
 _REACH = 11.0
@@ -135,3 +136,48 @@ def quadrature(
         squares = squares + (mass * (1 - share)) * step * step
     # A certain value is the function's own, even where that is infinite; the differences are not a number there.
     return (torch.where(random, average, first).to(mean.dtype), torch.where(random, squares / total, 0).to(mean.dtype))
+
+
+# ------------------------------------------------------------ several values
+
+#: how many points are enough for a class posterior or the moments of a softmax
+POINTS = 512
+
+
+@functools.lru_cache(maxsize=16)
+def normal_points(dimensions: int, count: int = POINTS) -> Tensor:
+    """A fixed quasi-random set of standard normal points, symmetric about 0, shape ``(count, dimensions)``, float64.
+
+    >>> normal_points(3).shape, bool(normal_points(3).sum().abs() < 1e-9)
+    (torch.Size([512, 3]), True)
+    """
+    return elsewhere(_drawn, dimensions, count)
+
+
+@functools.lru_cache(maxsize=16)
+def standard_points(dimensions: int, count: int = POINTS) -> Tensor:
+    """The same, turned and scaled so that their covariance is the identity: linear functions have exact moments.
+
+    Args:
+        dimensions: fewer than half of ``count``.
+        count: of the points, even.
+    """
+    return elsewhere(_whitened, normal_points(dimensions, count))
+
+
+def elsewhere(make: Any, *args: Any) -> Tensor:
+    """The result of ``make`` outside of the active transforms of ``torch.func``, which belong to a thread."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(make, *args).result()
+
+
+def _drawn(dimensions: int, count: int) -> Tensor:
+    engine: Any = torch.quasirandom.SobolEngine
+    uniform = engine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
+    half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    return torch.cat([half, -half])
+
+
+def _whitened(points: Tensor) -> Tensor:
+    root = torch.linalg.cholesky(points.T @ points / len(points))
+    return torch.linalg.solve_triangular(root, points.T, upper=False).T.contiguous()
