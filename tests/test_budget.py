@@ -13,7 +13,7 @@ BUDGETS = {
     "momentgen": 59_600,
     "momentgen/compiler": 22_100,
     "momentgen/compiler/strategies": 9_800,
-    "momentgen/laws": 15_700,
+    "momentgen/laws": 15_600,
     "momentgen/nn": 1_610,
     "momentgen/inference": 9_080,
     "tests": 42_000,

@@ -35,7 +35,6 @@ from momentgen.laws.methods import (
     TRACING,
     Accuracy,
     Method,
-    Propagation,
     by_flag,
     chosen,
     current_method,
@@ -64,28 +63,6 @@ _NOT_COMPILED: Final = (
 )
 
 _inside: ContextVar[bool] = ContextVar("momentgen_inside")
-
-
-# ------------------------------------------------------------------------ lift
-
-
-def _lift_value(where: object, value: Any, used: Propagation, training: bool, seen: list[tuple[Any, Any, Any]]) -> Any:
-    """A law of one value among the arguments, or what stands for it by the method."""
-    if isinstance(value, Moments):
-        for mean, var, known in seen:
-            if mean is value.mean and var is value.var:
-                return known  # one value given twice is one value
-        check(where, value)
-        law = used.lift(value)
-        seen.append((value.mean, value.var, law))
-        return law
-    if isinstance(value, Tensor):
-        if not has_elements(value):
-            raise InputError(f"{described(where)}: expected a tensor of one shape, got {kind(value)}")
-        # In training even indices are lifted: what they pick may meet dropout before it meets any law.
-        if used.certain is not None and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
-            return used.certain(value)
-    return value
 
 
 def inside() -> bool:
@@ -159,7 +136,22 @@ def _on_laws(where: Any, forward: Callable[..., Any], name: str, args: tuple[Any
     seen: list[tuple[Any, Any, Any]] = []
 
     def lift(value: Any) -> Any:
-        return _lift_value(where, value, used, training, seen)
+        """A law of one value among the arguments, or what stands for it by the method."""
+        if isinstance(value, Moments):
+            for mean, var, known in seen:
+                if mean is value.mean and var is value.var:
+                    return known  # one value given twice is one value
+            check(where, value)
+            law = used.lift(value)
+            seen.append((value.mean, value.var, law))
+            return law
+        if isinstance(value, Tensor):
+            if not has_elements(value):
+                raise InputError(f"{described(where)}: expected a tensor of one shape, got {kind(value)}")
+            # In training even indices are lifted: what they pick may meet dropout before it meets any law.
+            if used.certain is not None and (value.is_floating_point() or (training and value.dtype is not torch.bool)):
+                return used.certain(value)
+        return value
 
     lifted, named = mapped(lift, args), mapped(lift, kwargs)
     if torch.compiler.is_dynamo_compiling():

@@ -55,27 +55,24 @@ class Budget:
     def __init__(self, out: Moments, names: list[str], found: Shares, dependent: bool) -> None:
         shape, var = out.mean.shape, out.var.detach().double()
         relative = 2 * (out.std_error / out.std).detach().double() if out.std_error is not None else torch.zeros(shape)
-        if found.var is not None and found.var_error is not None:
-            by_draws = (found.var_error / found.var).reshape(shape)
-            better = by_draws < relative
-            var, relative = torch.where(better, found.var.reshape(shape), var), torch.minimum(by_draws, relative)
+        if found.var is not None:
+            own, by_draws = found.var[0].reshape(shape), (found.var[1] / found.var[0]).reshape(shape)
+            var, relative = torch.where(by_draws < relative, own, var), torch.minimum(by_draws, relative)
 
         def share(value: Tensor) -> Tensor:
             return value.reshape(-1, *shape) / var
 
-        def error(value: Tensor, own: Tensor | None) -> Tensor:
-            """Of a share: of its variance, and of the output's."""
-            of_draws = torch.zeros(()) if own is None else share(own)
-            return (of_draws.square() + (value * relative).square()).sqrt()
+        def known(value: Tensor, off: Tensor) -> tuple[Tensor, Tensor]:
+            """A share and its error: of its variance, and of the output's."""
+            return share(value), (share(off).square() + (share(value) * relative).square()).sqrt()
 
         self.out, self.names, self.dependent = out, names, dependent
-        linear = share(found.linear)
-        self.first = linear if found.first is None else share(found.first)
-        self.first_error = error(self.first, found.first_error)
-        self.total = None if found.total is None else share(found.total)
-        self.total_error = None if self.total is None else error(self.total, found.total_error)
+        linear = found.linear
+        self.first, self.first_error = known(*(found.first or (linear, torch.zeros_like(linear))))
+        nothing: tuple[Tensor | None, Tensor | None] = None, None
+        self.total, self.total_error = nothing if found.total is None else known(*found.total)
         self.slope, self.own = found.slope.reshape(-1, *shape), share(found.own)[0]
-        self.nonlinear = 1 - linear.sum(0) - self.own
+        self.nonlinear = 1 - share(linear).sum(0) - self.own
 
     def rows(self, at: int | tuple[int, ...] | None = None) -> list[dict[str, Any]]:
         """A row for each group of one value of the output, the largest share first.

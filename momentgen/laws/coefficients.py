@@ -123,18 +123,10 @@ def neighbours(call: Callable[..., Any], name: str, mean: Tensor, neighbour: Ten
     return _of_filters(call, mean, neighbour, **options)
 
 
-def _of_filters(
-    call: Callable[..., Any],
-    mean: Tensor,
-    neighbour: Tensor,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor | None:
-    dims = neighbour.dim() - 2
-    steps, kernel = for_each(dilation, dims), neighbour.shape[2:]
-    edges = _edges(padding, kernel, steps)
+def _of_filters(call: Callable[..., Any], mean: Tensor, neighbour: Tensor, **options: Any) -> Tensor | None:
+    dims, groups = neighbour.dim() - 2, options.get("groups", 1)
+    steps, kernel = for_each(options.get("dilation", 1), dims), neighbour.shape[2:]
+    edges = _edges(options.get("padding", 0), kernel, steps)
     padded = F.pad(mean, edges) if any(edges) else mean
     total: Tensor | None = None
     # The step raises the index of dimension `level`, -1 of which is the channel's, and takes later ones from last to 0.
@@ -157,7 +149,7 @@ def _of_filters(
         else:
             product = first * second
         if coefficients.numel():
-            found: Tensor = call(product, 2 * coefficients, None, stride, 0, dilation, groups)
+            found: Tensor = call(product, 2 * coefficients, None, **{**options, "padding": 0})
             total = found if total is None else total + found
     return total
 

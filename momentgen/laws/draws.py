@@ -253,52 +253,36 @@ def _value(noise: Noise, found: Any) -> Any:
     return found._form() if noise is None and isinstance(found, Law) else found
 
 
-def _created(moments: Callable[[tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor]]) -> Rule:
-    """The rule of a function that draws a new tensor, of which ``moments`` says mean and *variance*."""
-
-    def rule(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if laws_in((*args, *kwargs.values())) or _initialises():
-            return func(*args, **kwargs)
-        _check(func.__name__, kwargs)
-        named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
-        mean, var = (part.detach() for part in moments(args, named))
-        return mean if noise is None else diagonal(mean, var)
-
-    return rule
+# ------------------------------------------------------------ draws of new tensors
 
 
-def _of_zeros(first: float, second: float) -> Rule:
-    """The rule of a function that takes what ``torch.zeros`` takes: mean and *variance* of each number."""
+def _of_nothing(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function that draws a new tensor, refused where its moments have no rule."""
+    if laws_in((*args, *kwargs.values())) or _initialises():
+        return func(*args, **kwargs)
+    if func not in _MOMENTS:
+        raise _refusal(func.__name__, "their moments have no rule; draw them outside of the network")
+    _check(func.__name__, kwargs)
+    named = {name: value for name, value in kwargs.items() if name not in ("generator", "out", "requires_grad")}
+    mean, var = (part.detach() for part in _MOMENTS[func](*args, **named))
+    return mean if noise is None else diagonal(mean, var)
 
-    def moments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        zero = torch.zeros(*args, **kwargs)
-        return zero + first, zero + second
 
-    return _created(moments)
-
-
-def _normal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    bound = {"mean": 0.0, "std": 1.0, **dict(zip(("mean", "std", "size"), args, strict=False)), **kwargs}
-    mean, std, size = bound.pop("mean"), bound.pop("std"), bound.pop("size", None)
+def _normal(mean: Any = 0.0, std: Any = 1.0, size: Any = None, **named: Any) -> tuple[Tensor, Tensor]:
     if size is not None:
-        return torch.full(size, float(mean), **bound), torch.full(size, float(std) ** 2, **bound)
+        return torch.full(size, float(mean), **named), torch.full(size, float(std) ** 2, **named)
     like = mean if isinstance(mean, Tensor) else std
     mean, std = torch.broadcast_tensors(*(torch.as_tensor(value).to(like) for value in (mean, std)))
     return mean, std.square()
 
 
-def _poisson(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    rate = args[0] if args else kwargs["input"]
-    return rate, rate
-
-
-# ------------------------------------------------------------ draws that are refused
-
-
-def _refused(noise: Noise, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if laws_in((*args, *kwargs.values())) or _initialises():
-        return func(*args, **kwargs)
-    raise _refusal(func.__name__, "their moments have no rule; draw them outside of the network")
+#: mean and *variance*, from the arguments of each
+_MOMENTS: Final[dict[Any, Callable[..., tuple[Tensor, Tensor]]]] = {
+    torch.randn: lambda *args, **named: (torch.zeros(*args, **named), torch.ones(*args, **named)),
+    torch.rand: lambda *args, **named: (torch.zeros(*args, **named) + 0.5, torch.zeros(*args, **named) + 1 / 12),
+    torch.normal: _normal,
+    torch.poisson: lambda input: (input, input),
+}
 
 
 # -------------------------------------------------------------------- conversions
@@ -340,10 +324,8 @@ def _rules() -> dict[Any, Rule]:
         func: _of_certain for func, entry in TABLE.items() if entry.kind == "noise" or entry.name in _COMPOSITES
     }
     for space in (torch, F, Tensor):
-        rules.update({getattr(space, name): _refused for name in _WITHOUT_RULE if hasattr(space, name)})
-    rules.update({torch.randn: _of_zeros(0.0, 1.0), torch.rand: _of_zeros(0.5, 1 / 12)})
-    rules.update({torch.normal: _created(_normal), torch.poisson: _created(_poisson)})
-    return rules | dict.fromkeys(_CONVERSIONS, _converted)
+        rules.update({getattr(space, name): _of_nothing for name in _WITHOUT_RULE if hasattr(space, name)})
+    return rules | dict.fromkeys(_MOMENTS, _of_nothing) | dict.fromkeys(_CONVERSIONS, _converted)
 
 
 TABLE.setdefault(moments_of_noise.UNIT.call, moments_of_noise.UNIT)

@@ -82,6 +82,7 @@ class Law:
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
+        FIXED: why it cannot be written to, and why no other can become it; None for laws of which either can.
     """
 
     # One layout for all laws: a law that is written to may become another.
@@ -91,6 +92,7 @@ class Law:
 
     RANK: ClassVar[int] = 0
     RULES: ClassVar[dict[str, Rule]] = {}
+    FIXED: ClassVar[tuple[str, str] | None] = None
 
     def __init_subclass__(cls) -> None:
         cls.RULES = {}
@@ -205,7 +207,9 @@ class Law:
 
     def _assign(self, new: Law) -> None:
         """Become ``new``; a view writes through to its base."""
-        new._written_into(self)
+        for side, law in enumerate((self, new)):
+            if law.FIXED is not None:
+                raise unsupported(Tensor.copy_, law, law.FIXED[side])
         new_parts = new._parts()
         shape, dtype = self._form().shape, self._form().dtype
         if new_parts[0].shape != shape:
@@ -225,9 +229,6 @@ class Law:
         _become(self, type(new), tuple(part.to(dtype) for part in new_parts))
         self._history = None
         self._version += 1
-
-    def _written_into(self, target: Law) -> None:
-        """Raise where ``target`` cannot become this law, since its parts are not all of it."""
 
     def _overwrite(self, new: Law) -> None:
         """Become ``new``, a function of what this has been, and remember that."""

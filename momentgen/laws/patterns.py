@@ -62,10 +62,6 @@ def scaled(law: Law, beside: Callable[[Any], bool] = lambda made: False) -> Law:
     return law
 
 
-def _is_reshape(made: Any) -> bool:
-    return made[0].name in EXPANSIONS or reshapes(made)
-
-
 def made_by(law: Any) -> str:
     """The function of which ``law`` is the result; empty if that is not known."""
     return "" if not isinstance(law, Law) or law._made is None else law._made[0].name
@@ -84,7 +80,7 @@ def operation(law: Law) -> tuple[str, Law, Any] | None:
 
 def _reduced(law: Any, name: str, of: Any) -> tuple[int, ...] | None:
     """The dimensions over which ``law`` is that reduction of ``of``, whichever way they are kept; None if it is not."""
-    found = scaled(law, _is_reshape) if isinstance(law, Law) else None
+    found = scaled(law, lambda made: made[0].name in EXPANSIONS or reshapes(made)) if isinstance(law, Law) else None
     if made_by(found) != name:
         return None
     inner, dims = found._made[1][:2]  # type: ignore[union-attr, index]

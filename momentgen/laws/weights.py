@@ -59,6 +59,10 @@ _LOST: Final = (
     "other uses give this parameter a mean-field posterior, or use the method sample or local"
 )
 
+#: why it cannot be written to, and why other laws do not meet a parameter of the method ``local``
+_WRITTEN: Final = "a random parameter cannot be written to while the network runs"
+_ON_TENSORS: Final = "under the method local a network runs on tensors"
+
 #: functions that read one row or one value of a parameter at a time
 _ONE_BY_ONE: Final = names(
     "embedding batch_norm layer_norm rms_norm group_norm instance_norm add sub rsub mul div rdiv neg"
@@ -140,16 +144,11 @@ class Weight(Diagonal):
 
     __slots__ = ("neighbour",)
     RANK = 2
+    FIXED = _WRITTEN, _LOST
     neighbour: Tensor
 
     def _like(self, *parts: Tensor) -> Law:
         return diagonal(*parts)
-
-    def _written_into(self, target: Law) -> None:
-        raise unsupported(Tensor.copy_, self, _LOST)
-
-    def _assign(self, new: Law) -> None:
-        raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
 
 
 def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
@@ -224,6 +223,7 @@ class Local(Law):
 
     __slots__ = ("draw", "neighbour", "sample")
     RANK = 5
+    FIXED = _WRITTEN, _ON_TENSORS
     draw: Callable[[], Tensor]
     neighbour: Tensor | None
     sample: Tensor | None
@@ -233,12 +233,6 @@ class Local(Law):
         if self.sample is None:
             self.sample = self.draw()
         return self.sample
-
-    def _assign(self, new: Law) -> None:
-        raise unsupported(Tensor.copy_, self, "a random parameter cannot be written to while the network runs")
-
-    def _written_into(self, target: Law) -> None:
-        raise unsupported(Tensor.copy_, self, "under the method local a network runs on tensors")
 
 
 def local(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Local:
@@ -254,7 +248,7 @@ def local(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Lo
 def _rule(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     for law in laws_in((*args, *kwargs.values())):
         if not isinstance(law, Local):
-            raise unsupported(entry, law, "under the method local a network runs on tensors")
+            raise unsupported(entry, law, _ON_TENSORS)
     if is_linear_map(entry.name) and not isinstance(args[0], Local):
         return _drawn_output(entry, args, kwargs)
     values, named = all_replaced(args, kwargs, lambda law: cast(Local, law).drawn())

@@ -208,24 +208,21 @@ _OWN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _activation(row: Activation) -> type[torch.nn.Module]:
-    body: dict[str, Any] = {
-        "row": row,
-        "__doc__": f"{row.layer} over moments, by the generated op ``{row.op}``.",
-        "__module__": __name__,
-        "__qualname__": row.layer,
-    }
-    plain = getattr(torch.nn, row.layer, _Function)
+    plain, own = getattr(torch.nn, row.layer, _Function), dict[str, Any](row=row)
     if plain is _Function:
         (name,) = row.functions
-        body["entry"] = Entry(name, "pointwise", _OWN.get(name) or getattr(torch, name))
-    return type(row.layer, (ActivationLayer, plain), body)
+        own["entry"] = Entry(name, "pointwise", _OWN.get(name) or getattr(torch, name))
+    text = f"{row.layer} over moments, by the generated op ``{row.op}``."
+    return _made(row.layer, (ActivationLayer, plain), text, **own)
 
 
 def _layer(name: str) -> type[torch.nn.Module]:
-    twin = getattr(torch.nn, name)
-    text = f":class:`torch.nn.{name}` over moments."
     base = MaxPoolLayer if name.startswith("MaxPool") else Layer
-    return type(name, (base, twin), {"__doc__": text, "__module__": __name__, "__qualname__": name})
+    return _made(name, (base, getattr(torch.nn, name)), f":class:`torch.nn.{name}` over moments.")
+
+
+def _made(name: str, bases: tuple[type, ...], text: str, **own: Any) -> type[torch.nn.Module]:
+    return type(name, bases, {"__doc__": text, "__module__": __name__, "__qualname__": name, **own})
 
 
 class _Joining(Border, torch.nn.Module):

@@ -135,9 +135,7 @@ class Answer:
             return len(self._outputs)
 
         found = self._outputs.predictive(place, make, further)
-        found.contributions = functools.partial(
-            Contributions, self._network, self._facts, self._runs.noise, self._outputs, place, linear
-        )
+        found.contributions = functools.partial(Contributions, self._runs, place, linear)
         return found
 
     def _is_linear(self) -> bool:

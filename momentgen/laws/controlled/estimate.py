@@ -161,12 +161,9 @@ def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
         used = scaled.root if extra is None else scaled.root[:, :-1]
         if drawn is not None:
             drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * found.gamma, 0)
-        gamma, mean, rest = (
-            torch.where(found.exact > 0, found.gamma, 0),
-            found.mean * size,
-            found.var * size.square(),
-        )
-        return Fitted(mean + centre, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
+        mean, rest = found.mean * size + centre, found.var * size.square()
+        gamma = torch.where(found.exact > 0, found.gamma, 0)
+        return Fitted(mean, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
 
 
 def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:

@@ -119,7 +119,8 @@ class Runs:
         if outputs.form is None or rows == 1:  # what is no tensor may count examples
             outputs.shaped(found, form, ends)
         if not outputs.rows:
-            slopes.common.products = max((self._products(leaf) for leaf in leaves), default=1)
+            examples = self.network.batch if self.facts.by_example else 1
+            slopes.common.products = max((min(leaf.numel() // examples, OUTPUTS) for leaf in leaves), default=1)
         outputs.add(leaves, rows)
 
     def _values(self, rows: range) -> list[Tensor]:
@@ -255,10 +256,6 @@ class Runs:
             if end is not None and end.out is leaf and self._at_the_end(place, end):
                 leaves[place], ends[place] = end.logits, end
         return leaves, ends, form
-
-    def _products(self, leaf: Tensor) -> int:
-        """How many rows A will have for an example of an output, at most."""
-        return min(leaf.numel() // (self.network.batch if self.facts.by_example else 1), OUTPUTS)
 
     def _at_the_end(self, place: int, end: Softmax) -> bool:
         """Whether the softmax of an output is applied to the law of its logits."""

@@ -8,16 +8,15 @@ covariance decomposition, A (A Σ)ᵀ, of the linear part alone.
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Rows, fitted
-from momentgen.laws.controlled.facts import Facts, close
+from momentgen.laws.controlled.facts import close
 from momentgen.laws.controlled.linear import Linear
-from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
-from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.network import BESIDE, Given, InputNoise
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax
 from momentgen.laws.convert import Function
@@ -33,52 +32,41 @@ BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=Fal
 _TOGETHER: Final = 64
 
 
+#: a mean over draws, and its standard error
+Known = tuple[Tensor, Tensor]
+
+
 class Shares(NamedTuple):
-    """*Variances* that groups of noisy values contribute, shape ``(G, *shape)``, and standard errors.
+    """*Variances* that groups of noisy values contribute, shape ``(G, *shape)``.
 
     Attributes:
         linear: by the linear part; exact, except where draws mend it.
         first: of the output's mean given the group's values; None where draws do not tell.
-        first_error: standard error.
         total: what remains when all other values are known; None likewise.
-        total_error: standard error.
         var: of the output, by the same draws; None likewise.
-        var_error: standard error.
         own: by the linear part, of noise that the network draws itself, shape ``(*shape)``.
         slope: of a group of one value the derivative of the output, NaN for others, shape ``(G, *shape)``.
     """
 
     linear: Tensor
-    first: Tensor | None
-    first_error: Tensor | None
-    total: Tensor | None
-    total_error: Tensor | None
-    var: Tensor | None
-    var_error: Tensor | None
+    first: Known | None
+    total: Known | None
+    var: Known | None
     own: Tensor
     slope: Tensor
-
-
-#: a mean over draws, and its standard error
-_Known = tuple[Tensor, Tensor]
 
 
 class Contributions:
     """The noise of one call, and the linear part of one of its outputs.
 
     Args:
-        network: with its arguments.
-        facts: what is known of it.
-        noise: of each input.
-        outputs: of all rows.
+        runs: the rows.
         place: of the output.
         linear: its linear part.
     """
 
-    def __init__(
-        self, network: Network, facts: Facts, noise: list[InputNoise], outputs: Outputs, place: int, linear: Linear
-    ) -> None:
-        self._network, self._facts, self._noise = network, facts, noise
+    def __init__(self, runs: Runs, place: int, linear: Linear) -> None:
+        self._network, self._facts, self._noise, outputs = runs.network, runs.facts, runs.noise, runs.outputs
         self._outputs, self._place, self._linear = outputs, place, linear
         known = (outputs.of(place), linear.of(len(outputs)), linear.root)
         values, moved, root = (part.detach().double() for part in known)
@@ -116,9 +104,9 @@ class Contributions:
         with torch.no_grad(), one_thread(), self._network.own_draws():
             linear, own, slope = self._of_linear(labels, count)
             if not rows or self.correlated or self._facts.draws:
-                return Shares(linear, None, None, None, None, None, None, own, slope)
+                return Shares(linear, None, None, None, own, slope)
             linear, (first, total, var) = self._by_draws(labels, count, rows, linear)
-        return Shares(linear, *first, *total, *var, own, slope)
+        return Shares(linear, first, total, var, own, slope)
 
     # ---------------------------------------------------------------- linear
 
@@ -151,7 +139,7 @@ class Contributions:
 
     # ----------------------------------------------------------------- draws
 
-    def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> tuple[Tensor, list[_Known]]:
+    def _by_draws(self, labels: list[Tensor], count: int, rows: int, linear: Tensor) -> tuple[Tensor, list[Known]]:
         """The linear part's contributions; first-order and total ones, and the *variance*."""
         one, other = (
             [part.rows(range(first, first + rows)) for part in self._noise] for first in (BESIDE, BESIDE + rows)
@@ -214,7 +202,8 @@ class Contributions:
         """The same by ``torch.vmap``, of a formula that has no batch; None where it branches on values."""
 
         def called(*values: Tensor) -> Tensor:
-            return self._leaf(self._network.call(list(values)))
+            leaf: Tensor = flattened(self._network.call(list(values)))[0][self._place]
+            return leaf
 
         try:
             found = torch.vmap(called)(*given)
@@ -222,10 +211,6 @@ class Contributions:
         except RuntimeError:  # whatever vmap cannot run, a single call can, or says what is wrong
             return None
         return self._outputs.flat(self._place, found, len(found)).double() if close(found[[0, -1]], first) else None
-
-    def _leaf(self, found: Any) -> Tensor:
-        leaf: Tensor = flattened(found)[0][self._place]
-        return leaf
 
     def _parts(self, noise: list[Tensor], labels: list[Tensor], count: int) -> Tensor:
         """What each group does to the linear part, shape ``(G, rows, B, K)``."""

@@ -313,12 +313,6 @@ _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"
 
 @rule(Diagonal, "scaled_dot_product_attention")
 def _scaled_dot_product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    query, key, value, scale, bias, drop = _attention_arguments(entry, args, kwargs)
-    return attended(query, key, value, scale, bias, drop, nothing=0.0)
-
-
-def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Query, key, value, scale, bias and probability of dropout."""
     bound = {**dict(zip(_SDPA, args, strict=False)), **kwargs}
     query, key, value, mask = bound["query"], bound["key"], bound["value"], bound.get("attn_mask")
     if bound.get("enable_gqa"):
@@ -335,4 +329,4 @@ def _attention_arguments(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     if mask is not None and mask.dtype is torch.bool:
         bias = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill(mask.logical_not(), -torch.inf)
     own = query.shape[-1] ** -0.5 if scale is None else scale
-    return query, key, value, own, bias, bound.get("dropout_p", 0.0)
+    return attended(query, key, value, own, bias, bound.get("dropout_p", 0.0), nothing=0.0)

@@ -136,9 +136,8 @@ def _pointwise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     x, name = args[0], entry.name
     if not isinstance(x, Diagonal) or laws_in(args[1:]) or laws_in(kwargs.values()):
         law = laws_in((*args, *kwargs.values()))[0]
-        if name == "pow":
-            raise unsupported(entry, law, "only the base of a power may be random")
-        raise unsupported(entry, law, "only its first argument may be random")
+        which = "the base of a power" if name == "pow" else "its first argument"
+        raise unsupported(entry, law, f"only {which} may be random")
     if name == "exp" and x._history is not None and (found := exp_of_sum(x)) is not None:
         return found
     if x._history is not None and (found := applied(entry, args, kwargs)) is not None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws.coefficients import SIGNATURES, bind, for_each, is_linear_map, noise_of_weight
+from momentgen.laws.coefficients import bind, for_each, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, dims_of, made, mean_of, pair, var_of
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import place, unsupported
@@ -139,23 +139,17 @@ def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
     return product
 
 
-def _avg_pool(call: Any, var: Tensor, kernel_size: Any, stride: Any = None, *rest: Any, **options: Any) -> Tensor:
-    given = {
-        **dict(zip(SIGNATURES["avg_pool2d"][2:], rest, strict=False)),
-        **options,
-    }
-    padding, ceil_mode = given.get("padding", 0), given.get("ceil_mode", False)
-    dims, divisor = int(call.__name__[-2]), given.get("divisor_override")
-    kernel, padded = for_each(kernel_size, dims), for_each(padding, dims)
-    steps = kernel if stride is None or stride == [] else for_each(stride, dims)
-    rest = (kernel_size, stride, padding, ceil_mode, given.get("count_include_pad", True))
-    if divisor:
-        return cast(Tensor, call(var, *rest, divisor) / divisor)
-    average = call(var, *rest)
+def _avg_pool(call: Any, var: Tensor, **given: Any) -> Tensor:
+    average, dims = call(var, **given), int(call.__name__[-2])
+    if divisor := given.get("divisor_override"):
+        return cast(Tensor, average / divisor)
+    kernel, padded = for_each(given["kernel_size"], dims), for_each(given.get("padding", 0), dims)
+    ceil_mode = given.get("ceil_mode", False)
     if not any(padded) and not ceil_mode:
         return cast(Tensor, average / torch.Size(kernel).numel())
+    steps = for_each(given.get("stride") or kernel, dims)
     # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
-    ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), *rest)
+    ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), **given)
     counts = []
     for d, size in enumerate(var.shape[-dims:]):
         starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
@@ -170,32 +164,21 @@ def _adaptive_avg_pool(call: Any, var: Tensor, output_size: Any) -> Tensor:
     return cast(Tensor, call(var, output_size) / _outer(lengths, var))
 
 
-def _interpolate(
-    call: Any,
-    var: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-    antialias: bool = False,
-) -> Tensor:
+def _interpolate(call: Any, var: Tensor, **given: Any) -> Tensor:
     """Nearest copies.  Linear and cubic modes weigh each dimension by a matrix, whose squares weigh the variances."""
-    options: dict[str, Any] = {"recompute_scale_factor": recompute_scale_factor, "antialias": antialias}
+    mode = given.get("mode", "nearest")
     if mode in ("nearest", "nearest-exact"):
-        return F.interpolate(var, size, scale_factor, mode, align_corners, **options)
+        return F.interpolate(var, **given)
     if mode not in ("linear", "bilinear", "trilinear", "bicubic"):
         raise UnsupportedError(f"interpolate: no rule in mode {mode!r}; an adaptive average pool may be meant")
-    kernel = "bicubic" if mode == "bicubic" else "bilinear"
+    sizes = {name: given.pop(name) for name in ("size", "scale_factor") if given.get(name) is not None}
+    given["mode"] = "bicubic" if mode == "bicubic" else "bilinear"
     for d in range(var.dim() - 2):
         n = var.shape[2 + d]
         unit = torch.eye(n, dtype=var.dtype, device=var.device)[None, None]
-        if size is not None:
-            wanted = size[d] if isinstance(size, tuple | list) else size
-            weights = F.interpolate(unit, (wanted, n), None, kernel, align_corners, antialias=antialias)
-        else:
-            factor = scale_factor[d] if isinstance(scale_factor, tuple | list) else scale_factor
-            weights = F.interpolate(unit, None, (factor, 1.0), kernel, align_corners, **options)
+        own = {name: value[d] if isinstance(value, tuple | list) else value for name, value in sizes.items()}
+        along = {name: (value, n if name == "size" else 1.0) for name, value in own.items()}
+        weights = F.interpolate(unit, **{**given, **along})
         var = (var.movedim(2 + d, -1) @ weights[0, 0].square().T).movedim(-1, 2 + d)
     return var
 

@@ -39,12 +39,8 @@ class Unit:
         raise NotImplementedError
 
 
-def _drawn(x: Tensor, unit: Unit) -> Tensor:
-    return unit.drawn(x)
-
-
 #: the entry with which a unit is called on a law: ``dispatch(UNIT, None, (law, unit), {})``
-UNIT = Entry("unit", "noise", _drawn)
+UNIT = Entry("unit", "noise", lambda x, unit: unit.drawn(x))
 
 #: the value to which alpha dropout sets units, −scale·alpha of SELU.
 _ALPHA = -1.7580993408473766
