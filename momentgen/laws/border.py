@@ -92,7 +92,7 @@ def run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...]
         )
     if OUTSIDE in getattr(where, "__dict__", ()):
         check_flags(where)
-    with Eagerly():
+    with _eagerly():
         return _run(where, forward, own, args, kwargs)
 
 
@@ -198,7 +198,8 @@ _eager_depth = 0
 _stance_before: Any = None
 
 
-class Eagerly:
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
     """Within the context, what ``torch.compile`` has compiled runs as it was written, in all threads of the process.
 
     A network may call compiled functions.  ``torch.compile`` would trace the modes of torch functions in which a
@@ -206,25 +207,23 @@ class Eagerly:
 
     Nothing is done where nothing can have been compiled, or where a compiler runs this very code.
     """
-
-    def __enter__(self) -> None:
-        global _eager_depth, _stance_before
-        loaded = "torch._dynamo.eval_frame" in sys.modules
-        self._entered = loaded and torch._C._dynamo.eval_frame.get_eval_frame_callback() in (None, False)
-        if self._entered:
-            with _stance_lock:
-                _eager_depth += 1
-                if _eager_depth == 1:
-                    _stance_before = torch.compiler.set_stance("force_eager")
-
-    def __exit__(self, *_: object) -> None:
-        global _eager_depth, _stance_before
-        if self._entered:
-            with _stance_lock:
-                _eager_depth -= 1
-                if _eager_depth == 0:
-                    _stance_before.__exit__(None, None, None)
-                    _stance_before = None
+    global _eager_depth, _stance_before
+    loaded = "torch._dynamo.eval_frame" in sys.modules
+    if not loaded or torch._C._dynamo.eval_frame.get_eval_frame_callback() not in (None, False):
+        yield
+        return
+    with _stance_lock:
+        _eager_depth += 1
+        if _eager_depth == 1:
+            _stance_before = torch.compiler.set_stance("force_eager")
+    try:
+        yield
+    finally:
+        with _stance_lock:
+            _eager_depth -= 1
+            if _eager_depth == 0:
+                _stance_before.__exit__(None, None, None)
+                _stance_before = None
 
 
 @contextlib.contextmanager

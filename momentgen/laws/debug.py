@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -30,7 +30,7 @@ from momentgen.laws.table import KINDS, Entry
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import least, readable
 
-__all__ = ["debug", "inspect", "looking", "refuse"]
+__all__ = ["debug", "inspect", "refuse"]
 
 _on: ContextVar[bool] = ContextVar("momentgen_debug")
 active: Any = seen_by_compiler(_on)
@@ -57,13 +57,6 @@ class debug(within):  # noqa: N801 - a context manager, named as it is used
         super().__init__(_on, True)
 
 
-@contextlib.contextmanager
-def looking(function: Callable[..., None]) -> Iterator[None]:
-    """Within the context a function looks at every rule's result, in place of that of :class:`debug`."""
-    with within(_function, function), within(_on, True):
-        yield
-
-
 def inspect(entry: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], laws: list[Any]) -> None:
     """Look at the laws in the result of a rule; what looks does not look at what itself computes."""
     with within(_on, False):
@@ -84,7 +77,7 @@ def _finite(entry: Any, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
                 raise MomentgenError(f"{name}{place()}: a variance is negative, {part.min().item():g}")
 
 
-#: what looks at results
+#: what looks at every rule's result
 _function: ContextVar[Callable[..., None]] = ContextVar("momentgen_looks", default=_finite)
 
 
@@ -115,7 +108,8 @@ def refuse(where: Any, out: Any, given: Any, again: Callable[[], Any]) -> None:
         kept = Kept(where)
     except InputError:  # it holds a random value since this call, and does not run again
         return
-    with torch.random.fork_rng(), looking(_look), contextlib.suppress(UnsupportedError):  # of ap2, asked for or not
+    refused = contextlib.suppress(UnsupportedError)  # of ap2, asked for or not
+    with torch.random.fork_rng(), within(_function, _look), within(_on, True), refused:
         again()
     kept.restore()
     _certain.add(where)

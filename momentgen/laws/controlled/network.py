@@ -245,6 +245,7 @@ class InputNoise:
 
     Attributes:
         place: of the input.
+        is_known: whether its covariance is known; without it noise is in the rows alone.
         paired: whether all rows come in antithetic pairs, which tell the coefficient of the linear part best.  Where
             there is little of that, rows of their own tell more.
     """
@@ -252,15 +253,11 @@ class InputNoise:
     def __init__(self, value: Moments, place: int, seed: int) -> None:
         self.paired = True
         self.value, self.place, self._seed, self._noise = value, place, seed, value.noise
+        self.is_known = self._noise is None or bool(self._noise.is_known)
         #: standard normal numbers so far, by the seed of the row or pair, and how many they are
         self._drawn: dict[int, Tensor] = {}
         self._held = 0
         self._std = None if isinstance(value, JointMoments) else square_root(value.var)
-
-    @property
-    def is_known(self) -> bool:
-        """Whether its covariance is known; without it noise is in the rows alone."""
-        return self._noise is None or bool(self._noise.is_known)
 
     def values(self, rows: range) -> Tensor:
         """The input with the noise of each row, shape ``(rows, *shape)``."""

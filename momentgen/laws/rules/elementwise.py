@@ -195,12 +195,10 @@ def _clamp(entry: Entry, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     low, high = (None if bound is not None and abs(bound) == math.inf else bound for bound in (low, high))
     if high is None and low is None:
         return x
-    if high is None:
-        found = momentgen.generated.relu(mean - low, var)
-        law = made(found.mean + low, found.var)
-    elif low is None:
-        found = momentgen.generated.relu(high - mean, var)
-        law = made(high - found.mean, found.var)
+    if high is None or low is None:
+        sign, bound = (1, low) if high is None else (-1, high)
+        found = momentgen.generated.relu(sign * (mean - bound), var)
+        law = made(bound + sign * found.mean, found.var)
     else:
         law = made(*_between(mean, var, float(low), float(high)))
     return remember(law, entry, args, kwargs, x)

@@ -218,8 +218,7 @@ def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dims, keepdim = dims_of(x.ndim, bound.get("dim")), bound.get("keepdim", False)
         if (found := variance(entry, x, dims, keepdim)) is not None:
             return found
-        law = made(out, VARIANCE[entry.name](entry.call, var, *rest, **kwargs))
-        return remember(law, entry, (x, dims, keepdim), {}, x)
+        return remember(made(out, VARIANCE[entry.name](entry.call, var, **bound)), entry, (x, dims, keepdim), {}, x)
     return made(out, _second(entry, VARIANCE[entry.name], var, bound))
 
 
