@@ -36,11 +36,12 @@ def table() -> str:
     heads.append("before: held, z, error")
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     for name, row in after.items():
-        old = before[name]
+        old = before.get(name)
+        former = "" if old is None else f"{_held(old['coverage'])}, {old['z']:.2g}, {old['error']:.1g}"
         lines.append(
             f"| {name.replace('|', chr(92) + '|')} | {row['kind']} | {_held(row['coverage'])}, {row['z']:.2f} "
             f"| {_held(row['mean_coverage'])}, {row['mean_z']:.2f} | {row['error']:.1g}, {row['stated']:.1g} "
-            f"| {row['rows']:.0f} | {_held(old['coverage'])}, {old['z']:.2g}, {old['error']:.1g} |"
+            f"| {row['rows']:.0f} | {former} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -50,7 +51,9 @@ def summary() -> str:
     found = {name: json.loads((RESULTS / f"{name}.json").read_text())["rows"] for name in ("truth_before", "truth")}
     counts = {name: sum(holds(row, row["kind"]) for row in rows) for name, rows in found.items()}
     short = [row["name"] for row in found["truth"] if not holds(row, row["kind"])]
-    lines = [f"{counts['truth']} of {len(found['truth'])} rows hold; {counts['truth_before']} did before."]
+    lines = [
+        f"{counts['truth']} of {len(found['truth'])} rows hold; {counts['truth_before']} of {len(found['truth_before'])} did before."
+    ]
     lines += ["These fall short:", "", *(f"- {name}" for name in short)]
     return "\n".join(lines).replace("|", chr(92) + "|") + "\n"
 

@@ -374,6 +374,44 @@ def _sizes_of_batches() -> Iterator[Case]:
                 yield Case(tag, case.function, case.inputs, case.truth, case.kind, dtype, batch)
 
 
+def _of_one_example() -> Iterator[Case]:
+    """Functions that are mostly linear, of one example: few pairs tell little of the small remainder."""
+    for count, std in ((4, 0.3), (5, 0.1), (5, 0.3), (5, 0.5), (16, 0.3), (64, 0.2)):
+        yield Case(
+            f"sum of x + x**2, s = {std:g}, {count}, batch 1",
+            last(lambda x: (x + x * x).sum(-1)),
+            (Input.of(count, 0.0, std),),
+            lambda n=count, s=std: (n * s * s, math.sqrt(n * (s * s + 2 * s**4))),
+            batch=1,
+        )
+    for count in (5, 16, 1000):
+        scale = 0.2 / math.sqrt(count)
+        yield Case(
+            f"exp of a sum, s = 0.2, {count}, batch 1",
+            last(lambda x, a=scale: (a * x).sum(-1).exp()),
+            (Input.of(count),),
+            partial(_lognormal, 0.0, 0.2),
+            batch=1,
+        )
+    for count, std in ((4, 0.1), (8, 0.2)):
+        yield Case(
+            f"product of 1 + {std:g} x, {count}, batch 1",
+            last(lambda x: x.prod(-1)),
+            (Input.of(count, 1.0, std),),
+            lambda n=count, s=std: (1.0, math.sqrt((1 + s * s) ** n - 1)),
+            batch=1,
+        )
+    for count, std in ((5, 0.3), (16, 0.6)):
+        yield Case(
+            f"sum of cos(x), s = {std:g}, {count}, batch 1",
+            last(lambda x: x.cos().sum(-1)),
+            (Input.of(count, 0.5, std),),
+            partial(_summed, count, np.cos, 0.5, std, ()),
+            batch=1,
+        )
+
+
 def cases() -> list[Case]:
     """All rows of the table."""
-    return [*_sums(), *_of_all(), *_logsumexp(), *_formulas(), *_correlated(), *_networks(), *_sizes_of_batches()]
+    by_kind = (_sums(), _of_all(), _logsumexp(), _formulas(), _correlated(), _networks(), _sizes_of_batches())
+    return [*itertools.chain(*by_kind), *_of_one_example()]

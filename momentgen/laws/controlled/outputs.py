@@ -100,7 +100,7 @@ class Outputs:
         found, certain = self.flat(place, rows, len(rows)), self._certain
         if not self.batched(place):
             certain = None if certain is None or not certain.all() else certain[:1]
-        if certain is None:
+        if certain is None or not found.numel():
             return found
         # rows of a stack may differ by rounding, which is no noise
         first = found[:1].detach()

@@ -16,7 +16,9 @@ import torch
 import torch.distributions as td
 from torch import Tensor
 
+from momentgen.errors import InputError
 from momentgen.laws.controlled.indexed import Distribution, Indexed, of_each
+from momentgen.laws.controlled.quantiles import at, below, lower_tail
 from momentgen.laws.controlled.surrogates import Surrogate, merged
 from momentgen.laws.notes import note_and_warn
 from momentgen.runtime.predicted import Estimated, Interval
@@ -39,8 +41,6 @@ _STEPS, _NEAR_ENOUGH = 10, 0.1
 _TAIL: Final = 0.25
 #: part of chance that counts as an error where rows and surrogate agree
 _AGREE: Final = 0.5
-#: lower tails that are tried for the shortest interval, and those on each side that tell where it is
-_TAILS, _NEAR = 35, 4
 #: rows that an accuracy asked for may take
 _ROWS: Final = 2**15
 
@@ -97,6 +97,7 @@ class OfOutput:
 
         def question(made: Made) -> tuple[Tensor, ...]:
             drawn = self._draws(made)
+            _refuse_beyond(drawn.main, probability, f"quantile({probability:g})")
             return self._quantile(made, probability, drawn, drawn.main.sort(0).values)
 
         return self._until(rtol, lambda: Estimated(*self._each(question)), self._std)
@@ -107,8 +108,9 @@ class OfOutput:
         def ends(made: Made) -> tuple[Tensor, ...]:
             lower: Tensor | float = (1 - level) / 2
             drawn, off = self._draws(made), torch.zeros(())
+            _refuse_beyond(drawn.main, (1 - level) / 2, f"interval({level:g})")
             if shortest:
-                lower, off = _lower_tail(drawn, level, made.factor)
+                lower, off = lower_tail(drawn.main.chunk(_SETS), drawn.main, drawn.others, level, made.factor)
             ordered = drawn.main.sort(0).values
             found = [self._quantile(made, tail, drawn, ordered, off) for tail in (lower, lower + level)]
             return found[0][0], found[1][0], found[0][1], found[1][1]
@@ -119,7 +121,12 @@ class OfOutput:
         """See :meth:`momentgen.JointMoments.probability`."""
 
         def happens(values: Tensor) -> Tensor:
-            return of_each(event, values.reshape(len(values), *self.shape).to(self._dtype))
+            happened = of_each(event, values.reshape(len(values), *self.shape).to(self._dtype)).double()
+            lost = values.isnan().any(-1)  # of a network that some draws make NaN nothing is known
+            if not lost.any():
+                return happened
+            lost = lost if self._independent and happened.shape[:2] == lost.shape else lost.any(1)
+            return torch.where(lost.reshape(*lost.shape, *(1,) * (happened.dim() - lost.dim())), torch.nan, happened)
 
         def found() -> Estimated:
             made = self._make(slice(0, self._batch))
@@ -219,17 +226,17 @@ class OfOutput:
         asked = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
         least = _TAIL * asked.minimum(1 - asked)  # an error of a tail's own size has no end
         place = self._place(made.main, ordered, asked)
-        below = functools.partial(_below, place)
-        found, error = self._expectation(made, below, drawn)
-        own = below(ordered).mean(0)
-        apart = own + self._correction(made.main, below)[0] - found  # by further draws, which ``ordered`` lacks
+        less = functools.partial(below, place)
+        found, error = self._expectation(made, less, drawn)
+        own = less(ordered).mean(0)
+        apart = own + self._correction(made.main, less)[0] - found  # by further draws, which ``ordered`` lacks
         asked = (asked + apart).clamp(least, 1 - least)
         if bool((apart.abs() > _NEAR_ENOUGH * error).any()):
             place = self._place(made.main, ordered, asked)
         error = error if off is None else error.hypot(off)
         # the correction jumps at each row, where both ends may fall: the draws' own are further apart then
         spreads = []
-        for centre, end in ((asked, functools.partial(self._place, made.main)), (own, _at)):
+        for centre, end in ((asked, functools.partial(self._place, made.main)), (own, at)):
             low, high = (end(ordered, (centre + sign * error).clamp(least, 1 - least)) for sign in (-1, 1))
             spreads.append((high - low).abs() / 2)
         return place, spreads[0].maximum(spreads[1])
@@ -239,17 +246,17 @@ class OfOutput:
 
         Of ``ordered`` draws it is known.  Only the correction is computed at each step, which takes few values.
         """
-        p, below, above = asked, torch.zeros_like(asked), torch.ones_like(asked)
+        p, low, high = asked, torch.zeros_like(asked), torch.ones_like(asked)
         for _ in range(_STEPS):
-            correction, square = self._correction(main, functools.partial(_below, _at(ordered, p)))
+            correction, square = self._correction(main, functools.partial(below, at(ordered, p)))
             off = p + correction - asked
             near = off.abs() <= _NEAR_ENOUGH * square.sqrt()
             if bool(near.all()):
                 break
-            below, above = torch.where(off < 0, p, below), torch.where(off < 0, above, p)
-            moved = torch.where((below < p - off) & (p - off < above), p - off, (below + above) / 2)
+            low, high = torch.where(off < 0, p, low), torch.where(off < 0, high, p)
+            moved = torch.where((low < p - off) & (p - off < high), p - off, (low + high) / 2)
             p = torch.where(near, p, moved)
-        return _at(ordered, p)
+        return at(ordered, p)
 
     def _draws(self, made: Made, apart: bool = False) -> _Draws:
         """Draws of the surrogates; ``apart`` where a function takes values of several examples."""
@@ -366,36 +373,11 @@ def _by_sets(values: Tensor) -> Tensor:
     return values.double().unflatten(0, (_SETS, -1)).mean(1)
 
 
-def _below(place: Tensor, values: Tensor) -> Tensor:
-    return (values <= place).double()
-
-
-def _at(ordered: Tensor, probability: Tensor) -> Tensor:
-    """Quantiles of ordered draws, between which they are interpolated."""
-    place = (probability.expand(ordered.shape[1:]) * len(ordered) - 0.5).clamp(0, len(ordered) - 1)
-    below = place.long()
-    lower = ordered.gather(0, below[None])[0]
-    upper = ordered.gather(0, (below + 1).clamp_max(len(ordered) - 1)[None])[0]
-    return lower + (place - below) * (upper - lower)
-
-
-def _lower_tail(drawn: _Draws, level: float, factor: float) -> tuple[Tensor, Tensor]:
-    """The probability below the shortest interval of each output, and its error; widths are a parabola nearby."""
-    near = torch.arange(-_NEAR, _NEAR + 1, dtype=torch.float64)[:, None, None]
-    square = near.square() - near.square().mean()
-
-    def smooth(part: Tensor) -> Tensor:  # tails are denser near the ends, where widths are steep
-        return (1 - level) * part.square() * (3 - 2 * part)
-
-    def found(values: Tensor) -> Tensor:
-        ordered, at = values.sort(0).values, smooth(torch.linspace(0, 1, _TAILS, dtype=torch.float64))
-        every = torch.stack([_at(ordered, tail + level) - _at(ordered, tail) for tail in at])
-        middle = every.argmin(0).clamp(_NEAR, _TAILS - 1 - _NEAR)
-        some = every.gather(0, middle + near.long())
-        bend, slope = (some * square).sum(0) / square.square().sum(), (some * near).sum(0) / near.square().sum()
-        lowest = torch.where(bend > 0, -slope / (2 * bend), 0).clamp(-_NEAR, _NEAR)
-        return smooth((middle + lowest) / (_TAILS - 1))
-
-    own = torch.stack([found(part) for part in drawn.main.chunk(_SETS)]).var(0) / _SETS
-    apart = torch.stack([found(one) for one in drawn.others]).var(0, correction=0) if drawn.others else own
-    return found(drawn.main), (own + factor * apart).sqrt()
+def _refuse_beyond(drawn: Tensor, tail: float, asked: str) -> None:
+    """Raise where hardly a draw is beyond a quantile."""
+    least = 1 / len(drawn)
+    if min(tail, 1 - tail) < least:
+        raise InputError(
+            f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, of which {len(drawn)} draws tell. "
+            "For rarer ones ask for the probability of an event, out.probability(lambda y: y > limit)"
+        )

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdRef
 
-from momentgen.errors import UnsupportedError
+from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import by_cubature
@@ -95,6 +95,11 @@ def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], 
     for value in network.inputs:
         check(where, value)
         _say_if_lost(value)
+    if network.inputs and not any(value.mean.numel() for value in network.inputs):
+        raise InputError(
+            f"{type(where).__name__}: expected noisy values, got none in a tensor of shape "
+            f"{tuple(network.inputs[0].mean.shape)}; call the plain network with it"
+        )
     spent = accuracy(getattr(where, "accuracy", None))
     with network.own_draws():
         network.seed(spent.seed)
