@@ -51,9 +51,8 @@ def summary() -> str:
     found = {name: json.loads((RESULTS / f"{name}.json").read_text())["rows"] for name in ("truth_before", "truth")}
     counts = {name: sum(holds(row, row["kind"]) for row in rows) for name, rows in found.items()}
     short = [row["name"] for row in found["truth"] if not holds(row, row["kind"])]
-    lines = [
-        f"{counts['truth']} of {len(found['truth'])} rows hold; {counts['truth_before']} of {len(found['truth_before'])} did before."
-    ]
+    after, before = (f"{counts[name]} of {len(found[name])}" for name in ("truth", "truth_before"))
+    lines = [f"{after} rows hold; {before} did before."]
     lines += ["These fall short:", "", *(f"- {name}" for name in short)]
     return "\n".join(lines).replace("|", chr(92) + "|") + "\n"
 
