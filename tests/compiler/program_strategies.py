@@ -97,12 +97,12 @@ def random_program(rng: random.Random, name: str = "program", operations: int = 
     return b.build()
 
 
-def atoms(count: int, results: int = 2, seed: int = 0, name: str = "many") -> Program:
-    """Sums over atoms, each of which has several results; the sums take them in one after the other."""
+def sums(count: int, results: int = 2, seed: int = 0, name: str = "many") -> Program:
+    """Sums over terms that are polynomials, some results of each; the sums take them in one after the other."""
     rng = random.Random(seed)
     b = Builder(name, inputs=("x", "y"), params=("p",))
     x, y = b.input("x"), b.input("y")
-    sums = [b.f32(0.5)] * results
+    totals = [b.f32(0.5)] * results
     for _ in range(count):
         width = b.f32(float(np.float32(rng.uniform(1.0, 5.0))))
         t = b.div(x, b.sqrt(b.add(b.mul(y, y), width)))
@@ -111,17 +111,17 @@ def atoms(count: int, results: int = 2, seed: int = 0, name: str = "many") -> Pr
         for _ in range(results - 2):
             values.append(b.fma(values[-1], t, values[-2]))
         for k, value in enumerate(values):
-            sums[k] = b.fma(value, b.f32(float(np.float32(rng.uniform(-1, 1)))), sums[k])
-    for k, total in enumerate(sums):
+            totals[k] = b.fma(value, b.f32(float(np.float32(rng.uniform(-1, 1)))), totals[k])
+    for k, total in enumerate(totals):
         b.output(f"s{k}", total)
     return b.build()
 
 
 def for_backends(seeds: int = 16) -> list[Program]:
-    """What every backend must compute: random programs, and atoms of which functions are made."""
+    """What every backend must compute: random programs, and sums of polynomials."""
     every = [random_program(random.Random(seed), f"program{seed}", 60) for seed in range(seeds)]
     every = [program if seed < seeds // 2 else optimise(program) for seed, program in enumerate(every)]
-    return every + [atoms(3 + seed, 3, seed, f"atoms{seed}") for seed in range(0, seeds, 3)]
+    return every + [sums(3 + seed, 3, seed, f"sums{seed}") for seed in range(0, seeds, 3)]
 
 
 def programs(operations: int = 40) -> st.SearchStrategy[Program]:

@@ -1,4 +1,4 @@
-"""Text of generated code: its statements, the functions that are said once, and the module of an op."""
+"""Text of generated code: its statements, and the module of an op."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import sympy
-from compiler.program_strategies import atoms, random_program
+from compiler.program_strategies import random_program
 from hypothesis import given
 from hypothesis import strategies as st
 from real_rules import NAMES, op_of, rules, source_of
 
 from momentgen.compiler.certify.evidence import program_digest
-from momentgen.compiler.emit._body import Call, Polynomial, Statement, body_of, statements
-from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._body import Statement, plain_body, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, json_text, short_decimal, table_lines, whole_numbers
 from momentgen.compiler.emit.c import render_c
 from momentgen.compiler.emit.module import render_module
@@ -80,7 +79,7 @@ _FORM = {
 
 def _lines(program: Program) -> tuple[list[Statement], list[str]]:
     literals = {i: "1" for i, ins in enumerate(program.instructions) if ins.op in (Op.CONST_F32, Op.CONST_I32)}
-    return statements(body_of(program), lambda step: _FORM[step.op] if isinstance(step.op, Op) else "", literals)
+    return statements(plain_body(program), lambda step: _FORM[step.op] if isinstance(step.op, Op) else "", literals)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -174,32 +173,8 @@ def test_short_decimals_are_the_number_again() -> None:
         assert 2.0**-126 <= float(text) <= 3.4028234663852886e38  # or Triton would compute in float64
 
 
-# Functions of emitted programs: the same operations, said once; what a compiler needs apart has a line of its own.
+# What a compiler needs apart has a line of its own.
 HEADER = Header("many", "test")
-
-
-def test_an_atom_is_one_call_with_its_constants() -> None:
-    found = outlined([atoms(12, 4)])
-    (atom,) = (function for function in found.functions if len(function.outputs) > 1)
-    calls = [step for step in found.bodies[0].steps.values() if step.op == Call(atom.name, 4)]
-    assert len(calls) == 12
-    assert len({step.args for step in calls}) == 12
-    assert any(isinstance(step.op, Polynomial) for step in atom.steps.values())
-
-
-def test_functions_come_after_those_that_they_call() -> None:
-    known: set[str] = set()
-    for function in outlined([atoms(12, 4), atoms(9, 3, seed=1)]).functions:
-        assert {step.op.function for step in function.steps.values() if isinstance(step.op, Call)} <= known
-        known.add(function.name)
-
-
-def test_what_is_said_once_stays_where_it_is() -> None:
-    b = Builder("once", inputs=("x",))
-    b.output("y", b.sqrt(b.add(b.input("x"), b.f32(1.0))))
-    found = outlined([b.build()])
-    assert not found.functions
-    assert not any(isinstance(step.op, Call) for step in found.bodies[0].steps.values())
 
 
 def test_arms_of_selects_and_selects_have_names_of_their_own() -> None:

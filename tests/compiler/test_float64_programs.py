@@ -118,35 +118,6 @@ def test_an_output_that_is_a_number_or_an_input_has_the_shape_of_the_inputs_and_
     assert all(out.data_ptr() != mean.data_ptr() for out in module.forward(mean, mean))
 
 
-def sum_of_atoms(count: int, *, deep: bool) -> Graph:
-    """Sums over atoms of several results each; ``deep``: of atoms that need the sum over others."""
-    g, rng = Graph(inputs=("mean", "var")), random.Random(1)
-    first = second = g.const(0)
-    size, left = abs(g.input("mean")), g.input("mean") < 0
-    for group in range(2 if deep else 1):
-        start = second
-        for k in range(count):
-            width = sqrt(g.input("var") + (0.3 + 0.17 * k + group))
-            t = (size + start * 0.01 if deep else size) * (1 / width)
-            value = exp_mantissa(half_square(t))
-            for _ in range(6):
-                value = madd(value, t, width * 0.125)
-            by_side = select(left, rng.random(), rng.random())
-            first = madd(rng.uniform(-1, 1), value, first)
-            second = madd(by_side, value * width, second)
-    g.output("mean", first)
-    g.output("var", second)
-    return g
-
-
-@pytest.mark.parametrize(("count", "deep"), [(4, False), (4, True), (110, False), (50, True)])
-def test_sums_of_atoms_keep_their_meaning_however_long_they_are(count: int, deep: bool) -> None:
-    graph = sum_of_atoms(count, deep=deep)
-    source = render_c_float64(kernels_of(stable_of(graph), "rule"), "rule", HEADER)
-    assert ("rule_forward_0_element(" in source) == (count > 4)  # which is the first piece of several
-    check(graph)
-
-
 def of_surfaces(tables: Sequence[Sequence[Sequence[float]]], wanted: str, cells: int = 1) -> Graph:
     """Polynomials of two values, of which some derivatives are wanted, and which share what they are of."""
     g = Graph(inputs=("mean", "var"))

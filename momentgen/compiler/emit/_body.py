@@ -1,40 +1,23 @@
-"""What the renderers write: bodies of programs and of the functions that these call, and their statements.
+"""What the renderers write: bodies of programs, and their statements.
 
-:mod:`momentgen.compiler.emit._outline` makes bodies of programs.  The renderers share which values have a line of their
-own, and which stand where they are used.  A value that is used once is written in its place if the operations then
-still come in the body's order, operands from left to right.  So what a compiler sees is the same sequence of
-operations, and a chain of multiply-adds reads as the polynomial that it is.
+A body is a program in which a chain of multiply-adds by one value, whose addends are constants, is one polynomial.  The
+renderers share which values have a line of their own, and which stand where they are used.  A value that is used once
+is written in its place if the operations then still come in the body's order, operands from left to right.  So what a
+compiler sees is the same sequence of operations.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from momentgen.compiler.ir.op import CONSTANTS, Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError, number_of, verify
 
-#: operations whose first two operands may change places
-COMMUTATIVE = (Op.FMA, Op.ADD, Op.MUL)
-
-
-@dataclass(frozen=True)
-class Call:
-    """The operation that is a function's, by its name; where it has several results, :class:`Result` takes one."""
-
-    function: str
-    results: int = 1
-
-
-@dataclass(frozen=True)
-class Result:
-    """One result of the call that is its argument."""
-
-    number: int
+_SHORTEST_POLYNOMIAL, _LONGEST_POLYNOMIAL = 3, 40  # multiply-adds; the longest is that of momentgen/native/both.h
 
 
 @dataclass(frozen=True)
@@ -46,9 +29,9 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Step:
-    """One operation of a body: as :class:`momentgen.compiler.ir.program.Instruction`, with these three more."""
+    """One operation of a body: an instruction of a program, or a polynomial."""
 
-    op: Op | Call | Result | Polynomial
+    op: Op | Polynomial
     args: tuple[int, ...] = ()
     type: Type = Type.F32
     bits: int | None = None
@@ -66,29 +49,18 @@ class Step:
             raise ProgramError("an operation is no number")
         return number_of(self.bits, self.type)
 
-    @property
-    def is_operation(self) -> bool:
-        """Whether it is computed, from its operands alone."""
-        return (
-            bool(self.args)
-            and not isinstance(self.op, Result)
-            and not (isinstance(self.op, Call) and self.op.results > 1)
-        )
-
 
 @dataclass
 class Body:
-    """A program or a function: what it computes from its inputs, in order.
+    """What a program computes from its inputs, in order.
 
     Attributes:
-        name: of the function; empty for a program.
-        inputs: names of what it is given, a program's parameters included; a function's are its steps 0, 1, ...
+        inputs: names of what it is given, parameters included.
         steps: by number, each after its operands.
         outputs: numbers of its results.
         comments: number -> what the value is.
     """
 
-    name: str
     inputs: tuple[str, ...]
     steps: dict[int, Step]
     outputs: tuple[int, ...]
@@ -102,7 +74,7 @@ class Body:
         return found
 
     def tidy(self) -> None:
-        """Leave out what no output needs, and bring the steps in order: by number, but each after its operands."""
+        """Leave out what no output needs."""
         needed: set[int] = set()
         stack = list(self.outputs)
         while stack:
@@ -110,29 +82,14 @@ class Body:
             if index not in needed:
                 needed.add(index)
                 stack.extend(self.steps[index].args)
-        waiting = {index: len(set(self.steps[index].args)) for index in needed}
-        readers: dict[int, list[int]] = defaultdict(list)
-        for index in needed:
-            for a in set(self.steps[index].args):
-                readers[a].append(index)
-        ready = [index for index, count in waiting.items() if not count]
-        heapq.heapify(ready)
-        order: dict[int, Step] = {}
-        while ready:
-            index = heapq.heappop(ready)
-            order[index] = self.steps[index]
-            for reader in readers[index]:
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    heapq.heappush(ready, reader)
-        self.steps = order
+        self.steps = {index: step for index, step in self.steps.items() if index in needed}
 
     def settle(self) -> None:
         """Bring what is read once right before what reads it, so that it can be written in its place."""
         uses, order = self.uses(), dict[int, Step]()
 
         def once(index: int) -> bool:
-            return uses[index] == 1 and self.steps[index].is_operation and index not in self.outputs
+            return uses[index] == 1 and bool(self.steps[index].args) and index not in self.outputs
 
         for index in self.steps:
             if once(index):
@@ -150,71 +107,64 @@ class Body:
 
 
 def body_of(program: Program) -> Body:
-    """A program as a body, without what no output needs.
+    """A program as a body, chains of multiply-adds in it being polynomials.
 
     Raises:
         ProgramError: if the program is not well formed.
+
+    >>> from momentgen.compiler.ir.program import Builder
+    >>> b = Builder("cubic", inputs=("x",))
+    >>> x = b.input("x")
+    >>> b.output("y", b.fma(x, b.fma(x, b.fma(x, b.f32(4), b.f32(3)), b.f32(2)), b.f32(1)))
+    >>> [step.op for step in body_of(b.build()).steps.values() if step.args]
+    [Polynomial(degree=3)]
     """
+    body = plain_body(program)
+    _find_polynomials(body)
+    return body
+
+
+def plain_body(program: Program) -> Body:
+    """A program as a body, an operation a step, without what no output needs."""
     verify(program)
     steps = {i: Step(ins.op, ins.args, ins.type, ins.bits, ins.name) for i, ins in enumerate(program.instructions)}
     outputs = tuple(index for _, index in program.outputs)
-    body = Body("", (*program.inputs, *program.params), steps, outputs, program.comments)
+    body = Body((*program.inputs, *program.params), steps, outputs, program.comments)
     body.tidy()
     return body
 
 
-# --- long bodies -----------------------------------------------------------------
-def carried(index: int) -> str:
-    """The name of a value that one piece of a body gives to others."""
-    return f"b{index}"
+# --- polynomials -----------------------------------------------------------------
+def _find_polynomials(body: Body) -> None:
+    uses, steps, taken = body.uses(), body.steps, set[int]()
+    for index in sorted(steps, reverse=True):
+        if index in taken or not _adds_constant(body, index):
+            continue
+        chains = [_chain(body, index, x, uses) for x in dict.fromkeys(steps[index].args[:2])]
+        links, first, x = max(chains, key=lambda chain: len(chain[0]))
+        if len(links) >= _SHORTEST_POLYNOMIAL:
+            taken |= set(links)
+            added = (steps[link].args[2] for link in reversed(links))
+            steps[index] = Step(Polynomial(len(links)), (x, first, *added), steps[index].type)
+    body.tidy()
 
 
-def cut(body: Body, functions: Iterable[Body], longest: int) -> list[Body]:
-    """Split a body into pieces of about ``longest`` operations; outputs of a piece are inputs of later ones.
+def _adds_constant(body: Body, index: int) -> bool:
+    step = body.steps[index]
+    return step.op is Op.FMA and body.steps[step.args[2]].is_constant
 
-    A body of less than twice that stays whole, since carrying values then costs more than it saves.  Truth values are
-    not carried: each piece computes those that it reads.
 
-    Args:
-        body: of a program in float64.
-        functions: those that it calls, each after those that it calls itself.
-        longest: as above; those of functions count wherever they are called.
-    """
-    sizes: dict[str, int] = {}
-
-    def size(step: Step) -> int:
-        if isinstance(step.op, Polynomial):
-            return step.op.degree
-        return sizes[step.op.function] if isinstance(step.op, Call) else int(bool(step.args))
-
-    for function in functions:
-        sizes[function.name] = sum(map(size, function.steps.values()))
-    piece_of: dict[int, int] = {}
-    total = 0
-    for index, step in body.steps.items():
-        total += size(step)
-        piece_of[index] = piece_of[step.args[0]] if isinstance(step.op, Result) else total // longest
-    if total < 2 * longest:
-        return [body]
-    wanted = [set[int]() for _ in range(total // longest + 1)]
-    pieces: list[Body] = []
-    for number in reversed(range(len(wanted))):
-        outputs = tuple(sorted(wanted[number])) if pieces else body.outputs
-        found: dict[int, Step] = {}
-        stack = list(outputs)
-        while stack:
-            index = stack.pop()
-            step = body.steps[index]
-            is_number = step.type is Type.F64 and (step.is_operation or isinstance(step.op, Result))
-            if is_number and piece_of[index] < number:
-                wanted[piece_of[index]].add(index)
-                step = Step(Op.INPUT, type=Type.F64, name=carried(index))
-            found[index] = step
-            stack += [a for a in step.args if a not in found]
-        steps = {index: found[index] for index in body.steps if index in found}
-        inputs = tuple(step.name for step in steps.values() if step.name is not None)
-        pieces += [replace(body, inputs=inputs, steps=steps, outputs=outputs)] if outputs else []
-    return pieces[::-1]
+def _chain(body: Body, index: int, x: int, uses: Mapping[int, int]) -> tuple[list[int], int, int]:
+    """Multiply-adds by x, the last first, that are read by the next alone; what they begin with; and x."""
+    links: list[int] = []
+    at = index
+    while _adds_constant(body, at) and x in body.steps[at].args[:2]:
+        if at != index and (uses[at] > 1 or at in body.comments or len(links) == _LONGEST_POLYNOMIAL):
+            break
+        links.append(at)
+        a, b, _ = body.steps[at].args
+        at = b if a == x else a
+    return links, at, x
 
 
 # --- statements -----------------------------------------------------------------
@@ -225,21 +175,19 @@ _CALL = re.compile(r"[\w.]+\(.*\)")
 
 @dataclass(frozen=True)
 class Statement:
-    """A value with a line of its own, or a call that has several.
+    """A value with a line of its own.
 
     Attributes:
         index: of its step.
-        name: of the value; of a call with several, empty.
+        name: of the value.
         expression: its text; empty for a constant, which renderers write in their own way.
         depth: of the expressions within each other.
-        results: of a call with several values, the step and the name of each.
     """
 
     index: int
     name: str
     expression: str
     depth: int = 0
-    results: tuple[tuple[int, str], ...] = ()
 
 
 def statements(
@@ -251,7 +199,7 @@ def statements(
     """The lines of a body, and the names of its outputs.
 
     Args:
-        body: of a program or a function.
+        body: of a program.
         form: text of an operation, with ``{}`` for each operand.  Where it is not a call, operands that are operations
             are put in brackets.
         literals: constants that are written where they are used.
@@ -263,7 +211,6 @@ def statements(
     texts = {index: text for index, text in literals.items() if index not in body.outputs}
     lines: list[Statement] = []
     placed: dict[int, Statement] = {}  # values that stand where they are used
-    results: dict[int, dict[int, int]] = {}  # of a call with several: number -> step
 
     def operand(index: int, brackets: bool) -> str:
         text = placed[index].expression if index in placed else texts[index]
@@ -277,19 +224,13 @@ def statements(
             if index not in texts:
                 texts[index] = next(fresh["c"])
                 lines.append(Statement(index, texts[index], ""))
-        elif isinstance(step.op, Result):
-            results[step.args[0]][step.op.number] = index
         else:
             depth = 0
-            if isinstance(step.op, Call) and step.op.results > 1:
-                results[index] = {}
             for a in reversed(step.args):
                 last = lines[-1] if lines else None
                 if a in apart(step):
                     continue
                 if last is None or last.index != a or uses[a] > 1 or a in body.outputs or a in body.comments:
-                    continue
-                if last.index in results:
                     continue
                 if last.expression and last.depth < _DEEPEST:
                     placed[a] = lines.pop()
@@ -299,17 +240,8 @@ def statements(
             lines.append(Statement(index, "", expression, depth))
         # Names are given in the end: until then a value is its number between two marks.
         texts.setdefault(index, f"\0{index}\0")
-    of_calls = {index: [step for _, step in sorted(found.items())] for index, found in results.items()}
-    names = {index: line.name or next(fresh["t"]) for line in lines for index in of_calls.get(line.index, [line.index])}
-    named = [
-        Statement(
-            line.index,
-            names.get(line.index, ""),
-            _with_names(line.expression, names),
-            results=tuple((index, names[index]) for index in of_calls.get(line.index, ())),
-        )
-        for line in lines
-    ]
+    names = {line.index: line.name or next(fresh["t"]) for line in lines}
+    named = [Statement(line.index, names[line.index], _with_names(line.expression, names)) for line in lines]
     return named, [_with_names(texts[index], names) for index in body.outputs]
 
 

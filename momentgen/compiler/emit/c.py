@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Statement, Step, statements
-from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._body import Body, Polynomial, Step, body_of, statements
 from momentgen.compiler.emit._text import (
     LINE_LENGTH,
     Header,
@@ -26,7 +25,7 @@ from momentgen.compiler.emit._text import (
     with_comment,
 )
 from momentgen.compiler.ir.op import Op, Type
-from momentgen.compiler.ir.program import Program, ProgramError
+from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.schedule import interleave, vectors
 from momentgen.native.includes import FLOAT32
 
@@ -92,19 +91,9 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     Raises:
         ProgramError: if a program is not well formed.
     """
-    ordered = [interleave(program) for program in programs]
-    found = outlined(ordered)
-    for body in (*found.functions, *found.bodies):
-        body.settle()
-    prefix = f"{header.rule}_{header.variant}_"
-    functions = [function_text(function, prefix) for function in found.functions]
-    elements = [
-        element_text(program.name, program.real, [name for name, _ in program.outputs], body, prefix)
-        for program, body in zip(ordered, found.bodies, strict=True)
-    ]
-    parts = [f"{header.c()}\n\n{FLOAT32}", *functions]
-    for program, element in zip(ordered, elements, strict=True):
-        parts += [element, kernel_text(program, _NARROW.get(vectors(program)))]
+    parts = [f"{header.c()}\n\n{FLOAT32}"]
+    for program in map(interleave, programs):
+        parts += [element_text(program), kernel_text(program, _NARROW.get(vectors(program)))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -114,46 +103,25 @@ def _literal(step: Step) -> str:
     return (c_double if step.type is Type.F64 else c_float)(float(step.value))
 
 
-def function_text(function: Body, prefix: str) -> str:
-    """An inline function of a body, which returns a result or writes several."""
-    arguments = [f"{_TYPE[function.steps[k].type]} {name}" for k, name in enumerate(function.inputs)]
-    types = [_TYPE[function.steps[index].type] for index in function.outputs]
-    lines, results = _statements(function, prefix)
-    if len(types) == 1:
-        lines += with_comment(f"return {results[0]};", None, "//")
-    else:
-        arguments += [f"{'uint32_t *restrict' if of == 'uint32_t' else 'out_ptr'} r{k}" for k, of in enumerate(types)]
-        lines += [f"    *r{k} = {text};" for k, text in enumerate(results)]
-    head = f"INLINE {types[0] if len(types) == 1 else 'void'} {prefix}{function.name}"
-    return "\n".join([*with_arguments(head, arguments), "{", *lines, "}"])
+def element_text(program: Program) -> str:
+    """The inline function of a program for one element, called ``NAME_element``."""
+    body = body_of(program)
+    body.settle()
+    arguments = [f"{_TYPE[program.real]} {argument}" for argument in body.inputs]
+    arguments += [f"out_ptr out_{output}" for output, _ in program.outputs]
+    lines, results = _statements(body)
+    written = [f"    *out_{output} = {text};" for (output, _), text in zip(program.outputs, results, strict=True)]
+    return "\n".join([*with_arguments(f"INLINE void {element_name(program)}", arguments), "{", *lines, *written, "}"])
 
 
-def element_text(name: str, real: Type, outputs: Sequence[str], body: Body, prefix: str) -> str:
-    """The inline function of a body for one element, called ``NAME_element``; ``outputs`` are its results' names."""
-    arguments = [f"{_TYPE[real]} {argument}" for argument in body.inputs]
-    arguments += [f"out_ptr out_{output}" for output in outputs]
-    lines, results = _statements(body, prefix)
-    written = [f"    *out_{output} = {text};" for output, text in zip(outputs, results, strict=True)]
-    return "\n".join([*with_arguments(f"INLINE void {name}_element", arguments), "{", *lines, *written, "}"])
-
-
-def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
+def _statements(body: Body) -> tuple[list[str], list[str]]:
     """The lines of a body, and what stands for its outputs."""
 
     def form(step: Step) -> str:
-        if isinstance(step.op, Call):
-            return f"{prefix}{step.op.function}({', '.join(['{}'] * len(step.args))})"
         if isinstance(step.op, Polynomial):
             return f"POLY{step.op.degree}({', '.join(['{}'] * len(step.args))})"
-        if isinstance(step.op, Result):  # stands with its call
-            raise ProgramError("a result is no operation of its own")
-        if step.op is Op.NEG and step.type is Type.F32 and may_be_fused(body.steps[step.args[0]]):
-            return "FLIP({})"
-        return step.op.c
-
-    def may_be_fused(step: Step) -> bool:
-        """Whether a value is a multiply-add, or what a function is given or gives, which may be one."""
-        return step.op is Op.FMA or not isinstance(step.op, Op) or (bool(body.name) and step.name is not None)
+        negated = body.steps[step.args[0]].op if step.op is Op.NEG and step.type is Type.F32 else None
+        return "FLIP({})" if negated is Op.FMA or isinstance(negated, Polynomial) else step.op.c
 
     def apart(step: Step) -> list[int]:
         """Operands with a line of their own: what a macro repeats, selects, and what is an arm of one.
@@ -171,9 +139,6 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
     values, results = statements(body, form, literals, apart)
     for value in values:
         step = body.steps[value.index]
-        if value.results:
-            lines += _several(value, body)
-            continue
         text, comment = f"{value.name} = {value.expression or _literal(step)};", body.comments.get(value.index)
         head, last = f"    {_TYPE[step.type]} ", lines[-1] if lines and not comment else ""
         joined = f"{last[:-1]}, {text}"
@@ -182,17 +147,6 @@ def _statements(body: Body, prefix: str) -> tuple[list[str], list[str]]:
         else:
             lines += with_comment(head.lstrip() + text, comment, "//")
     return lines, results
-
-
-def _several(value: Statement, body: Body) -> list[str]:
-    """The lines of a call that writes several results."""
-    types: dict[str, list[str]] = {}
-    for index, name in value.results:
-        types.setdefault(_TYPE[body.steps[index].type], []).append(name)
-    lines = [line for of, names in types.items() for line in with_comment(f"{of} {', '.join(names)};", None, "//")]
-    code = f"{value.expression[:-1]}, {', '.join(f'&{name}' for _, name in value.results)});"
-    comments = [f"{name}: {body.comments[index]}" for index, name in value.results if index in body.comments]
-    return [*lines, *with_comment(code, "; ".join(comments), "//")]
 
 
 def signature(name: str, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:

@@ -1,9 +1,9 @@
 """C in float64: forward and backward of a variant.
 
-Programs are rendered as those of float32 (:mod:`momentgen.compiler.emit.c`).  Where there are polynomials of two values
-or a program is long, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a block,
-between programs, and a long program is several loops over the block.  Elements are put in order by the cell of the
-plane that they are in, 4,096 at a time, so that a block has one table of coefficients.
+Programs are rendered as those of float32 (:mod:`momentgen.compiler.emit.c`).  Where there are polynomials of two
+values, arrays are taken in blocks of 32 elements: polynomials are calls of a function for a block, between programs.
+Elements are put in order by the cell of the plane that they are in, 4,096 at a time, so that a block has one table of
+coefficients.
 
 Bits are the same under every compiler and instruction set: sums of products are fused multiply-adds, the exponential is
 made of them, and nothing is contracted or reassociated (:data:`momentgen.native.c_compiler.PROMISE`).
@@ -14,18 +14,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
-from momentgen.compiler.emit._body import Body, carried, cut
-from momentgen.compiler.emit._outline import outlined
 from momentgen.compiler.emit._text import Header, table_lines, whole_numbers, with_arguments, with_comment
-from momentgen.compiler.emit.c import c_double, element_text, function_text, kernel_text, signature
+from momentgen.compiler.emit.c import c_double, element_name, element_text, kernel_text, signature
 from momentgen.compiler.ir.graph import Patch
-from momentgen.compiler.ir.op import Type
+from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.schedule import interleave
 from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet, Summation
 from momentgen.native.includes import FLOAT64
 
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
-_LONGEST = 1000  # operations of a loop: the time that a compiler takes grows faster than these
 
 
 def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> str:
@@ -49,30 +46,15 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
 
 def _rendered(kernels: Sequence[Kernel], header: Header, exported: Callable[[Kernel], str]) -> str:
     """The file of some kernels, of which ``exported`` writes what others call."""
-    name = kernels[0].name.rpartition("_")[0]
     named = {program.name: program for kernel in kernels for program in kernel.programs}
-    programs = [interleave(program) for program in named.values()]
-    found = outlined(programs)
-    bodies = {program.name: body for program, body in zip(programs, found.bodies, strict=True)}
-    cuts = {kernel.name: cut(bodies[kernel.name], found.functions, _LONGEST) for kernel in kernels}
     surfaces: dict[tuple[Patch, ...], int] = {}
     for sheet in itertools.chain(*(kernel.sheets for kernel in kernels)):
         surfaces.setdefault(sheet.patches, len(surfaces))
-    prefix = f"{name}_"
-    text = _Text(prefix, surfaces)
-    for program in programs:
-        *before, last = cuts.get(program.name, [bodies[program.name]])
-        for number, body in enumerate(before):
-            text.element(f"{program.name}_{number}", body, [carried(index) for index in body.outputs])
-        text.element(program.name, last, [output for output, _ in program.outputs])
+    text = _Text(surfaces, [element_text(interleave(program)) for program in named.values()])
     for kernel in kernels:
-        before = cuts[kernel.name][:-1]
-        text.parts += [exported(kernel)] if text.blocks(kernel, before) else [kernel_text(kernel.program)]
+        text.parts += [exported(kernel)] if text.blocks(kernel) else [kernel_text(kernel.program)]
     parts = [header.c(), FLOAT64]
     parts += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
-    for function in found.functions:
-        function.settle()
-        parts.append(function_text(function, prefix))
     return "\n\n".join([*parts, *text.parts]) + "\n"
 
 
@@ -91,25 +73,12 @@ def _is_sloping(sheet: Sheet) -> bool:
 class _Text:
     """The text of elements and blocks, as they are written."""
 
-    def __init__(self, prefix: str, surfaces: Mapping[tuple[Patch, ...], int]) -> None:
-        self.prefix, self.surfaces = prefix, surfaces
-        self.parts: list[str] = []
-        self.inputs: dict[str, tuple[str, ...]] = {}  # of each element
+    def __init__(self, surfaces: Mapping[tuple[Patch, ...], int], parts: list[str]) -> None:
+        self.surfaces, self.parts = surfaces, parts
 
-    def element(self, name: str, body: Body, outputs: Sequence[str]) -> None:
-        """The inline function of a body."""
-        body.settle()
-        self.inputs[name] = body.inputs
-        self.parts.append(element_text(name, Type.F64, outputs, body, self.prefix))
-
-    def blocks(self, kernel: Kernel, before: Sequence[Body]) -> bool:
-        """The functions of blocks, for the number of the cell and for results; False where there need be none.
-
-        Args:
-            kernel: what is computed.
-            before: what its program is cut into, but for the last of these.
-        """
-        if not kernel.sheets and not kernel.sums and not before:
+    def blocks(self, kernel: Kernel) -> bool:
+        """The functions of blocks, for the number of the cell and for results; False where there need be none."""
+        if not kernel.sheets and not kernel.sums:
             return False
         head = "const double *const *in, const double *params, double *const *out"
         arrays = {name: f"in[{k}][i]" for k, name in enumerate(kernel.inputs)}
@@ -117,69 +86,26 @@ class _Text:
         unused = [] if kernel.program.params else ["    (void)params;"]
         if kernel.number:
             text = [*with_comment(f"static void {kernel.number.name}_block({head})", None, "//", ""), "{", *unused]
-            text = ["\n".join([*text, *self._loop(kernel.number.name, arrays, ["out[0][i]"]), "}"])]
+            text = ["\n".join([*text, *_loop(kernel.number, arrays, ["out[0][i]"]), "}"])]
             self.parts += text if text[0] not in self.parts else []
         text = [*with_comment(f"static void {kernel.name}_block({head}, int cell)", None, "//", ""), "{"]
         text += [*unused, *([] if kernel.cells > 1 else ["    (void)cell;"])]
         kept = [name for name, _ in kernel.points.outputs] if kernel.points else []
         kept += [name for sheet in kernel.sheets for name in sheet.results.values()]
         kept += kernel.sums.results if kernel.sums else ()
-        kept += [carried(index) for body in before for index in body.outputs]
         missing = any(_is_sloping(sheet) and len(sheet.results) < len(SLOPES) for sheet in kernel.sheets)
         arrays |= {name: f"s[{k}][i]" for k, name in enumerate(kept)}
         locals_ = [f"s[{len(kept)}][LANES]"] * bool(kept) + ["unused[LANES]"] * missing
         text += with_comment(f"double {', '.join(locals_)};", None, "//")
         if kernel.points:
-            text += self._loop(kernel.points.name, arrays, [arrays[name] for name, _ in kernel.points.outputs])
+            text += _loop(kernel.points, arrays, [arrays[name] for name, _ in kernel.points.outputs])
         for sheet in kernel.sheets:
             text += self._sheet(sheet, arrays)
         if kernel.sums:
-            text += self._sums(kernel.sums, arrays)
-        for number, body in enumerate(before):
-            text += self._loop(f"{kernel.name}_{number}", arrays, [arrays[carried(index)] for index in body.outputs])
-        text += self._loop(kernel.name, arrays, [f"out[{k}][i]" for k in range(len(kernel.program.outputs))])
+            text += _sums(kernel.sums, arrays)
+        text += _loop(kernel.program, arrays, [f"out[{k}][i]" for k in range(len(kernel.program.outputs))])
         self.parts.append("\n".join([*text, "}"]))
         return True
-
-    def _loop(self, element: str, arrays: Mapping[str, str], outputs: Sequence[str]) -> list[str]:
-        """An element's function over the lanes of a block."""
-        actual = [*(arrays[name] for name in self.inputs[element]), *(f"&{output}" for output in outputs)]
-        return with_arguments(f"    LANEWISE({element}_element", actual, end="))")
-
-    def _sums(self, sums: Summation, arrays: Mapping[str, str]) -> list[str]:
-        """The loops over rows and the table, whose terms are added up."""
-        names, columns, width = sums.term.inputs, len(sums.table[0]), len(sums.rows[0])
-        shared = len(sums.shared)
-        actual = {name: arrays[of] for name, of in zip(names[:shared], sums.shared, strict=True)}
-        actual |= {name: f"row{k}[i]" for k, name in enumerate(names[shared : shared + width])}
-        actual |= {name: f"table[k][{k}]" for k, name in enumerate(names[shared + width :])}
-        places = [[arrays[of].removeprefix("s[").removesuffix("][i]") for of in row] for row in sums.rows]
-        terms = [f"term{k}" for k in range(len(sums.results))]
-        called = [*(actual[name] for name in self.inputs[sums.term.name]), *(f"&{term}" for term in terms)]
-        zero = " = ".join(arrays[of] for of in sums.results)
-        added = " ".join(f"{arrays[of]} += {term};" for of, term in zip(sums.results, terms, strict=True))
-        rows = [f"{{{', '.join(map(c_double, row))}}}" for row in sums.table]
-        head = with_arguments(f"                {sums.term.name}_element", called, end=");")
-        return [
-            f"    static const double table[{len(rows)}][{columns}] = {{",
-            *table_lines(rows),
-            "    };",
-            f"    static const uint16_t rows[{len(places)}][{width}] = {{",
-            *table_lines([f"{{{', '.join(row)}}}" for row in places]),
-            "    };",
-            f"    for (int i = 0; i < LANES; ++i) {zero} = 0.0;",
-            f"    for (int r = 0; r < {len(places)}; ++r) {{",
-            *(f"        const double *const row{k} = s[rows[r][{k}]];" for k in range(width)),
-            "        if (all_zero(row0)) continue;",
-            f"        for (int k = 0; k < {len(rows)}; ++k) {{",
-            '            _Pragma("omp simd") for (int i = 0; i < LANES; ++i) {',
-            f"                double {', '.join(terms)};",
-            *head,
-            *with_comment(added, None, "//", " " * 16),
-            "            }",
-            "        }",
-            "    }",
-        ]
 
     def _sheet(self, sheet: Sheet, arrays: Mapping[str, str]) -> list[str]:
         """The call for a polynomial of two values."""
@@ -189,6 +115,48 @@ class _Text:
         whole = [arrays[name].removesuffix("[i]") if name else "unused" for name in (sheet.y, sheet.z, *wanted)]
         call = f"{'surface_slopes' if sloping else 'surface'}({', '.join([*of, *whole])});"
         return with_comment(call, None, "//")
+
+
+def _loop(program: Program, arrays: Mapping[str, str], outputs: Sequence[str]) -> list[str]:
+    """An element's function over the lanes of a block."""
+    actual = [*(arrays[name] for name in (*program.inputs, *program.params)), *(f"&{output}" for output in outputs)]
+    return with_arguments(f"    LANEWISE({element_name(program)}", actual, end="))")
+
+
+def _sums(sums: Summation, arrays: Mapping[str, str]) -> list[str]:
+    """The loops over rows and the table, whose terms are added up."""
+    names, columns, width = sums.term.inputs, len(sums.table[0]), len(sums.rows[0])
+    shared = len(sums.shared)
+    actual = {name: arrays[of] for name, of in zip(names[:shared], sums.shared, strict=True)}
+    actual |= {name: f"row{k}[i]" for k, name in enumerate(names[shared : shared + width])}
+    actual |= {name: f"table[k][{k}]" for k, name in enumerate(names[shared + width :])}
+    places = [[arrays[of].removeprefix("s[").removesuffix("][i]") for of in row] for row in sums.rows]
+    terms = [f"term{k}" for k in range(len(sums.results))]
+    called = [*(actual[name] for name in sums.term.inputs), *(f"&{term}" for term in terms)]
+    zero = " = ".join(arrays[of] for of in sums.results)
+    added = " ".join(f"{arrays[of]} += {term};" for of, term in zip(sums.results, terms, strict=True))
+    rows = [f"{{{', '.join(map(c_double, row))}}}" for row in sums.table]
+    head = with_arguments(f"                {element_name(sums.term)}", called, end=");")
+    return [
+        f"    static const double table[{len(rows)}][{columns}] = {{",
+        *table_lines(rows),
+        "    };",
+        f"    static const uint16_t rows[{len(places)}][{width}] = {{",
+        *table_lines([f"{{{', '.join(row)}}}" for row in places]),
+        "    };",
+        f"    for (int i = 0; i < LANES; ++i) {zero} = 0.0;",
+        f"    for (int r = 0; r < {len(places)}; ++r) {{",
+        *(f"        const double *const row{k} = s[rows[r][{k}]];" for k in range(width)),
+        "        if (all_zero(row0)) continue;",
+        f"        for (int k = 0; k < {len(rows)}; ++k) {{",
+        '            _Pragma("omp simd") for (int i = 0; i < LANES; ++i) {',
+        f"                double {', '.join(terms)};",
+        *head,
+        *with_comment(added, None, "//", " " * 16),
+        "            }",
+        "        }",
+        "    }",
+    ]
 
 
 def _exported(kernel: Kernel) -> str:

@@ -8,10 +8,9 @@ It holds few tensors at a time: a name is given to another value as soon as its 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, statements
-from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._body import Body, Polynomial, Step, body_of, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, with_arguments, with_comment
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.op import Op
@@ -45,18 +44,16 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     """
     cells = kernels[0].cells
     every = [(k, program) for k, kernel in enumerate(kernels) for program in kernel.programs[k and cells > 1 :]]
-    found = outlined([schedule(program) for _, program in every])
-    numbers = _numbers(found.functions, found.bodies)
     params = stable.forward64.params
     several = "each input" if len(stable.forward64.inputs) > 2 else "the input"
     docs = (
         f"Mean and variance of the output, from mean and variance of {several}.",
         f"Gradients in mean and variance of {several}, from those in mean and variance of the output.",
     )
-    texts = [_function(f"_{body.name}", body, numbers[body.name]) for body in found.functions]
-    for (k, program), body in zip(every, found.bodies, strict=True):
+    texts = []
+    for k, program in every:
         name = _private(kernels[k], program)
-        texts.append(_function(name, body, (), "" if name.startswith("_") else docs[k]))
+        texts.append(_function(name, body_of(schedule(program)), "" if name.startswith("_") else docs[k]))
     surfaces: dict[tuple[Patch, ...], int] = {}
     sheets = [sheet for kernel in kernels for sheet in kernel.sheets]
     for sheet in sheets:
@@ -106,52 +103,33 @@ def _is_public(kernel: Kernel) -> bool:
     return all(_whole(kernel, name, name) == name for name, _ in program.outputs)
 
 
-def _numbers(functions: Sequence[Body], bodies: Sequence[Body]) -> dict[str, set[int]]:
-    """Of each function, which of its inputs may be numbers, not tensors."""
-    found: dict[str, set[int]] = {function.name: set() for function in functions}
-    for body in (*bodies, *reversed(functions)):
-        given = found.get(body.name, set())
-        number = {i for i, step in body.steps.items() if step.is_constant} | given
-        for index, step in body.steps.items():
-            if isinstance(step.op, Call):
-                found[step.op.function] |= {k for k, a in enumerate(step.args) if a in number}
-            elif step.args and not isinstance(step.op, Result) and number.issuperset(step.args):
-                number.add(index)
-    return found
-
-
 def _literal(step: Step) -> str:
     value = float(step.value)
     return repr(value) if abs(value) < float("inf") else f'float("{value}")'
 
 
-def _function(name: str, body: Body, numbers: Collection[int], doc: str = "") -> str:
-    """The function of a body; the inputs ``numbers`` may be numbers of Python."""
-    lines, results = _statements(body, numbers)
-    arguments = [f"{text}: Tensor | float" if k in numbers else f"{text}: Tensor" for k, text in enumerate(body.inputs)]
+def _function(name: str, body: Body, doc: str) -> str:
+    """The function of a body."""
+    lines, results = _statements(body)
     returned = "Tensor" if len(results) == 1 else f"tuple[{', '.join(['Tensor'] * len(results))}]"
     end = f") -> {returned if len(results) < _MANY else 'tuple[Tensor, ...]'}:"
+    arguments = [f"{text}: Tensor" for text in body.inputs]
     head = [*with_arguments(f"def {name}", arguments, end), *([f'    """{doc}"""'] if doc else [])]
     return "\n".join([*head, *lines, *_assignment("return", ", ".join(results), None, " ")])
 
 
-def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[str]]:
-    """The lines of a body, and what stands for its outputs; the inputs ``numbers`` may be numbers of Python."""
+def _statements(body: Body) -> tuple[list[str], list[str]]:
+    """The lines of a body, and what stands for its outputs."""
     body.settle()
     steps = body.steps
-    # A program's step is an input by its name, a function's by its place.
-    number = {i for i, step in steps.items() if step.is_constant} | set(numbers)
+    number = {i for i, step in steps.items() if step.is_constant}
     for index, step in steps.items():
         if step.args and isinstance(step.op, Op) and number.issuperset(step.args):
             number.add(index)
 
     def form(step: Step) -> str:
-        if isinstance(step.op, Call):
-            return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
         if isinstance(step.op, Polynomial):
             return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
-        if isinstance(step.op, Result):  # stands with its call
-            raise ProgramError("a result is no operation of its own")
         if step.op is Op.SELECT and number.issuperset(step.args[1:]):
             return "choice({}, {}, {})"
         text = _IMPORTED.sub(r"\1(", step.op.torch)
@@ -165,12 +143,10 @@ def _statements(body: Body, numbers: Collection[int]) -> tuple[list[str], list[s
 
     literals = {i: _literal(step) for i, step in steps.items() if step.is_constant}
     values, results = statements(body, form, literals, apart)
-    written = [([name for _, name in v.results] or [v.name], v.expression or literals[v.index]) for v in values]
-    written, results = _reusing(written, results)
+    written, results = _reusing([(v.name, v.expression or literals[v.index]) for v in values], results)
     lines: list[str] = []
-    for (names, expression), value in zip(written, values, strict=True):
-        comment = body.comments.get(value.index)
-        lines += _assignment(", ".join(names), expression, comment)
+    for (name, expression), value in zip(written, values, strict=True):
+        lines += _assignment(name, expression, body.comments.get(value.index))
     return lines, results
 
 
@@ -183,32 +159,26 @@ def _assignment(names: str, expression: str, comment: str | None, between: str =
     return [line.replace(_SPACE, " ") for line in with_comment(code, comment, "#")]
 
 
-def _reusing(
-    written: Sequence[tuple[list[str], str]], results: Sequence[str]
-) -> tuple[list[tuple[list[str], str]], list[str]]:
+def _reusing(written: Sequence[tuple[str, str]], results: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """The same with names given again to other values, once what they were is not read any more."""
     last = {name: k for k, (_, text) in enumerate(written) for name in _NAME.findall(text)}
     last |= {name: len(written) for text in results for name in _NAME.findall(text)}
     names: dict[str, str] = {}
     free: list[str] = []
     count = 0
-    found: list[tuple[list[str], str]] = []
+    found: list[tuple[str, str]] = []
 
     def renamed(text: str) -> str:
         return _NAME.sub(lambda match: names[match[0]], text)
 
-    for k, (made, text) in enumerate(written):
+    for k, (name, text) in enumerate(written):
         expression = renamed(text)
-        free += [names[name] for name in dict.fromkeys(_NAME.findall(text)) if last[name] == k]
-        taken = []
-        for name in made:
-            if not free:
-                free.append(f"t{count}")
-                count += 1
-            names[name] = free.pop()
-            taken.append(names[name])
-        found.append((taken, expression))
-        free += [names[name] for name in made if name not in last]
+        free += [names[read] for read in dict.fromkeys(_NAME.findall(text)) if last[read] == k]
+        if not free:
+            free.append(f"t{count}")
+            count += 1
+        names[name] = free.pop()
+        found.append((names[name], expression))
     return found, [renamed(text) for text in results]
 
 

@@ -11,10 +11,9 @@ none is contracted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from momentgen.compiler.emit._body import Body, Call, Polynomial, Result, Step, statements
-from momentgen.compiler.emit._outline import outlined
+from momentgen.compiler.emit._body import Polynomial, Step, body_of, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, short_decimal, with_arguments, with_comment
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Program, ProgramError
@@ -55,21 +54,20 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
     Raises:
         ProgramError: if a program is not well formed.
     """
-    found = outlined(programs)
-    shared = ["load", "places", *["polynomial"] * found.has_polynomials, "store"]
-    parts = [
+    devices = list(map(_device, programs))
+    shared = ["load", "places", *_polynomial(devices), "store"]
+    head = (
         f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
         f"from momentgen.runtime.triton_parts import {', '.join(shared)}\n\n"
         f"LANE_ELEMENTS = {2 if all(map(two_fit, programs)) else 1}"
-    ]
-    for body in (*found.functions, *found.bodies):
-        # Among many results of calls the order decides how many have to be held.
-        if not any(isinstance(step.op, Result) for step in body.steps.values()):
-            body.settle()
-    parts += [_device(f"_{function.name}", function) for function in found.functions]
-    for program, body in zip(programs, found.bodies, strict=True):
-        parts += [_device(program.name, body), _kernel(program)]
-    return "\n\n\n".join(parts) + "\n"
+    )
+    parts = [text for pair in zip(devices, map(_kernel, programs), strict=True) for text in pair]
+    return "\n\n\n".join([head, *parts]) + "\n"
+
+
+def _polynomial(devices: Iterable[str]) -> list[str]:
+    """The name of the function for polynomials, where there are any."""
+    return ["polynomial"] if any("polynomial(" in text for text in devices) else []
 
 
 def render_triton_sums(kernels: Sequence[Kernel], header: Header) -> str:
@@ -78,17 +76,14 @@ def render_triton_sums(kernels: Sequence[Kernel], header: Header) -> str:
     The module has also ``TABLE``, the nodes and weights one after the other, which kernels take in an array before
     ``n``; parameters are pairs of floats, whose sums they are.
     """
-    programs = [program for kernel in kernels for program in kernel.programs]
-    found = outlined(programs)
-    shared = ["double", "exp64", "load_double", "log64", "places", *["polynomial"] * found.has_polynomials]
-    parts = [
+    devices = [_device(program) for kernel in kernels for program in kernel.programs]
+    shared = ["double", "exp64", "load_double", "log64", "places", *_polynomial(devices), "store_rounded"]
+    head = (
         f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
-        f"from momentgen.runtime.triton_parts import {', '.join([*shared, 'store_rounded'])}\n\n"
+        f"from momentgen.runtime.triton_parts import {', '.join(shared)}\n\n"
         f"LANE_ELEMENTS = 1\n{_table(kernels)}"
-    ]
-    parts += [_device(f"_{function.name}", function) for function in found.functions]
-    parts += [_device(program.name, body) for program, body in zip(programs, found.bodies, strict=True)]
-    return "\n\n\n".join([*parts, *map(_kernel_of_sums, kernels)]) + "\n"
+    )
+    return "\n\n\n".join([head, *devices, *map(_kernel_of_sums, kernels)]) + "\n"
 
 
 def _table(kernels: Sequence[Kernel]) -> str:
@@ -153,30 +148,26 @@ def _full(step: Step) -> str:
 
 
 def _form(step: Step) -> str:
-    if isinstance(step.op, Call):
-        return f"_{step.op.function}({', '.join(['{}'] * len(step.args))})"
     if isinstance(step.op, Polynomial):
         return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
-    if isinstance(step.op, Result):  # stands with its call
-        raise ProgramError("a result is no operation of its own")
     return _DOUBLE.get(step.op, step.op.triton) if step.type is Type.F64 else step.op.triton
 
 
-def _device(name: str, body: Body) -> str:
+def _device(program: Program) -> str:
+    body = body_of(program)
+    body.settle()
     steps, comments = body.steps, body.comments
     # Between literals alone Python itself would compute, in float64; and a literal has no methods.
     named = {a for step in steps.values() if all(steps[a].is_constant for a in step.args) for a in step.args}
     found = {i: _literal(step) for i, step in steps.items() if step.is_constant and i not in named}
     literals = {index: text for index, text in found.items() if text is not None and index not in comments}
-    lines = ["@triton.jit", *with_arguments(f"def {name}", body.inputs, end="):")]
+    lines = ["@triton.jit", *with_arguments(f"def {program.name}", body.inputs, end="):")]
     values, results = statements(body, _form, literals)
     for value in values:
-        name = ", ".join(name for _, name in value.results) or value.name
-        code = f"{name} = {value.expression or _full(steps[value.index])}"
+        code = f"{value.name} = {value.expression or _full(steps[value.index])}"
         if len(code) + 4 > LINE_LENGTH:  # a line of Python goes on within brackets only
-            code = f"{f'({name})' if value.results else name}{_EQUALS}({value.expression})"
-        several = "; ".join(f"{name}: {comments[index]}" for index, name in value.results if index in comments)
-        written = with_comment(code, several or comments.get(value.index), "#")
+            code = f"{value.name}{_EQUALS}({value.expression})"
+        written = with_comment(code, comments.get(value.index), "#")
         lines += [line.replace(_EQUALS, " = ") for line in written]
     lines += with_arguments("    return ", results, end=")") if len(results) > 1 else [f"    return {results[0]}"]
     return "\n".join(lines)
