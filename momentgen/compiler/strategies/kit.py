@@ -260,3 +260,41 @@ def integrals(t: Real, square: Real, second: Real, top: int) -> list[Real]:
     for n in range(3, top + 1):
         j.append(madd(-t, j[n - 1], j[n - 2]) * (mpmath.mpf(1) / n))
     return j
+
+
+@lru_cache
+def _trigonometric(kind: str, goal: float) -> Polynomial:
+    """sin(r) = r P(r²) or cos(r) = P(r²), |r| <= pi/4 and a little beyond."""
+    top = mpmath.mpf("0.62")
+
+    def target(s: Any) -> Any:
+        r = mpmath.sqrt(s)
+        if kind == "cos":
+            return mpmath.cos(r)
+        return mpmath.sin(r) / r if s > mpmath.mpf("1e-30") else mpmath.mpf(1)
+
+    what = f"{kind} by a polynomial in r², r² <= 0.62"
+    return lowest_degree(target, (mpmath.mpf(0), top), range(2, 16), goal, what)
+
+
+def sine_and_cosine(goal: float, turned: Real, fits: list[Polynomial]) -> tuple[Real, Real]:
+    """Sine and cosine of an angle below 2^13 by polynomials of that relative error, after multiples of pi/2."""
+    n = round(turned * (2 / mpmath.pi))
+    # pi/2 in three parts; n times the first is exact while n < 2^13.
+    r, left = turned, mpmath.pi / 2
+    for bits in (11, 11, 0):
+        part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
+        if bits and left < 1:
+            part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
+        left = left - part
+        r = madd(-n, part, r)
+    quarter = n - turned.graph.const(4) * round(n * 0.25)  # -2, -1, 0, 1 or 2
+    s = r * r
+    sine, cosine = _trigonometric("sin", goal), _trigonometric("cos", goal)
+    fits += [sine, cosine]
+    small, large = r * horner(s, sine.coefficients), horner(s, cosine.coefficients)
+    odd = equal(quarter * quarter, 1)
+    high, low = select(odd, large, small), select(odd, small, large)
+    minus_sin = equal(quarter, -1) | equal(abs(quarter), 2)
+    minus_cos = equal(quarter, 1) | equal(abs(quarter), 2)
+    return select(minus_sin, -high, high), select(minus_cos, -low, low)

@@ -10,17 +10,15 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 import mpmath
 import numpy as np
 import sympy as sp
 
-from momentgen.compiler.fit import Polynomial, lowest_degree
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import (
     Graph,
     Real,
-    equal,
     exp_factor,
     exp_mantissa,
     first_word,
@@ -30,7 +28,7 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
-from momentgen.compiler.strategies.kit import exp_ratio, largest, number
+from momentgen.compiler.strategies.kit import exp_ratio, largest, number, sine_and_cosine
 from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.rule.symbols import x
 
@@ -71,44 +69,6 @@ class Edge:
             return ""
         where = f"|mean| > {TURNED / self.rate:g}"
         return f"{where}, and exponents cancel" if self.exponents else where
-
-
-@functools.lru_cache
-def _trigonometric(kind: str, goal: float) -> Polynomial:
-    """sin(r) = r P(r²) or cos(r) = P(r²), |r| <= pi/4 and a little beyond."""
-    top = mpmath.mpf("0.62")
-
-    def target(s: Any) -> Any:
-        r = mpmath.sqrt(s)
-        if kind == "cos":
-            return mpmath.cos(r)
-        return mpmath.sin(r) / r if s > mpmath.mpf("1e-30") else mpmath.mpf(1)
-
-    what = f"{kind} by a polynomial in r², r² <= 0.62"
-    return lowest_degree(target, (mpmath.mpf(0), top), range(2, 16), goal, what)
-
-
-def sine_and_cosine(goal: float, turned: Real, fits: list[Polynomial]) -> tuple[Real, Real]:
-    """Sine and cosine of an angle below 2^13 by polynomials of that relative error, after multiples of pi/2."""
-    n = round(turned * (2 / mpmath.pi))
-    # pi/2 in three parts; n times the first is exact while n < 2^13.
-    r, left = turned, mpmath.pi / 2
-    for bits in (11, 11, 0):
-        part = mpmath.nint(mpmath.ldexp(left, bits)) / mpmath.mpf(2) ** bits if bits == 11 else left
-        if bits and left < 1:
-            part = mpmath.nint(mpmath.ldexp(left, 24)) / mpmath.mpf(2) ** 24
-        left = left - part
-        r = madd(-n, part, r)
-    quarter = n - turned.graph.const(4) * round(n * 0.25)  # -2, -1, 0, 1 or 2
-    s = r * r
-    sine, cosine = _trigonometric("sin", goal), _trigonometric("cos", goal)
-    fits += [sine, cosine]
-    small, large = r * horner(s, sine.coefficients), horner(s, cosine.coefficients)
-    odd = equal(quarter * quarter, 1)
-    high, low = select(odd, large, small), select(odd, small, large)
-    minus_sin = equal(quarter, -1) | equal(abs(quarter), 2)
-    minus_cos = equal(quarter, 1) | equal(abs(quarter), 2)
-    return select(minus_sin, -high, high), select(minus_cos, -low, low)
 
 
 class Writer:

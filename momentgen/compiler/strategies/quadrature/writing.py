@@ -20,7 +20,7 @@ import sympy as sp
 from momentgen.compiler.function.activation import elementary
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, log, select, sqrt
 from momentgen.compiler.strategies.formulas.functions import mills_core
-from momentgen.compiler.strategies.kit import FLOAT64, exp_ratio, number
+from momentgen.compiler.strategies.kit import FLOAT64, exp_ratio, number, sine_and_cosine
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S
 
@@ -28,7 +28,6 @@ _MOST = 700.0  # of an exponent: what is beyond is exp(700), or exp(-700)
 _SMALLEST = 2.0**-1022  # whose logarithm stands for that of 0
 _CLOSE = 0.5  # an exponent up to which exp(g) - 1 is by a polynomial
 _CENTRE = mpmath.mpf(1) / 4  # of the polynomial of mills_core
-_HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)  # the first two of few bits
 _PHI, _ASINH = sp.Function("_Phi"), sp.Function("_asinh")
 
 
@@ -43,21 +42,13 @@ class Scaled:
 @lru_cache
 def _arctangent() -> tuple[float, ...]:
     """atan(u)/u in powers of u², |u| <= tan(pi/8)."""
+
+    def target(w: Any) -> Any:
+        return mpmath.atan(mpmath.sqrt(w)) / mpmath.sqrt(w) if w else mpmath.mpf(1)
+
     with mpmath.workdps(40):
-        return _fitted(lambda w: mpmath.atan(mpmath.sqrt(w)) / mpmath.sqrt(w) if w else mpmath.mpf(1), 0.1716, 12)
-
-
-def _fitted(target: Any, end: float, degree: int) -> tuple[float, ...]:
-    coefficients = mpmath.chebyfit(target, [mpmath.mpf(0), mpmath.mpf(end)], degree + 1)
+        coefficients = mpmath.chebyfit(target, [mpmath.mpf(0), mpmath.mpf("0.1716")], 13)
     return tuple(float(c) for c in reversed(coefficients))
-
-
-@lru_cache
-def _sine_and_cosine() -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """sin(r)/r and cos(r) in powers of r², |r| <= pi/4."""
-    with mpmath.workdps(40):
-        sine = _fitted(lambda w: mpmath.sinc(mpmath.sqrt(w)), 0.64, 7)
-        return sine, _fitted(lambda w: mpmath.cos(mpmath.sqrt(w)), 0.64, 8)
 
 
 def _is_log_of_logistic(expr: sp.Expr) -> bool:
@@ -258,29 +249,15 @@ class Expressions:
         exponent = select(negative, size * size * -0.5, 0)
         return Scaled(select(negative, tail.mantissa, 1 - self.plain(tail)), exponent)
 
-    def _reduced(self, value: Scaled) -> tuple[Real, Real, Real]:
-        """Of an angle: what is left of it beside a whole number of quarter turns, and that number modulo 4."""
-        angle = self.plain(value)
-        turns = round(angle * (2 / mpmath.pi))
-        r = angle
-        for part in _HALF_PI:
-            r = r - turns * part
-        rest = select(r < -0.8, -0.8, select(r > 0.8, 0.8, r))
-        return rest, rest * rest, turns - 4 * round(turns * 0.25)
-
-    def _wave(self, rest: Real, square: Real, quarter: Real) -> Real:
-        """sin(rest + quarter pi/2), quarter from -2 to 2."""
-        sine, cosine = (horner(square, coefficients) for coefficients in _sine_and_cosine())
-        odd = abs(abs(quarter) - 1) < 0.5
-        even = select(abs(quarter) > 1.5, -rest * sine, rest * sine)
-        return select(odd, select(quarter < 0, -cosine, cosine), even)
+    def _waves(self, value: Scaled) -> tuple[Real, Real]:
+        with mpmath.workdps(40):  # multiples of pi/2 are taken off to more digits than float64 has
+            return sine_and_cosine(FLOAT64.fit, self.plain(value), [])
 
     def _sine(self, value: Scaled) -> Scaled:
-        return Scaled(self._wave(*self._reduced(value)))
+        return Scaled(self._waves(value)[0])
 
     def _cosine(self, value: Scaled) -> Scaled:
-        rest, square, quarter = self._reduced(value)
-        return Scaled(self._wave(rest, square, select(quarter > 1.5, -1, quarter + 1)))
+        return Scaled(self._waves(value)[1])
 
     def _atan(self, value: Scaled) -> Scaled:
         z = self.plain(value)
