@@ -79,7 +79,7 @@ _FORM = {
 
 def _lines(program: Program) -> tuple[list[Statement], list[str]]:
     literals = {i: "1" for i, ins in enumerate(program.instructions) if ins.op in (Op.CONST_F32, Op.CONST_I32)}
-    return statements(plain_body(program), lambda step: _FORM[step.op] if isinstance(step.op, Op) else "", literals)
+    return statements(plain_body(program), lambda step: _FORM[step.op], literals)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,40 +14,19 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from momentgen.compiler.ir.op import CONSTANTS, Op, Type
-from momentgen.compiler.ir.program import Program, ProgramError, number_of, verify
+from momentgen.compiler.ir.op import CONSTANTS, Op
+from momentgen.compiler.ir.program import Instruction, Program, verify
 
 _SHORTEST_POLYNOMIAL, _LONGEST_POLYNOMIAL = 3, 40  # multiply-adds; the longest is that of momentgen/native/both.h
 
 
-@dataclass(frozen=True)
-class Polynomial:
-    """The operation of so many multiply-adds by x: of x, what they begin with, and what each adds."""
-
-    degree: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One operation of a body: an instruction of a program, or a polynomial."""
-
-    op: Op | Polynomial
-    args: tuple[int, ...] = ()
-    type: Type = Type.F32
-    bits: int | None = None
-    name: str | None = None
+class Polynomial(Instruction):
+    """Multiply-adds by x: of x, what they begin with, and what each adds."""
 
     @property
-    def is_constant(self) -> bool:
-        """Whether it is a number."""
-        return self.op in CONSTANTS
-
-    @property
-    def value(self) -> float | int:
-        """The number that a constant stands for."""
-        if self.bits is None:
-            raise ProgramError("an operation is no number")
-        return number_of(self.bits, self.type)
+    def degree(self) -> int:
+        """How many there are."""
+        return len(self.args) - 2
 
 
 @dataclass
@@ -62,7 +41,7 @@ class Body:
     """
 
     inputs: tuple[str, ...]
-    steps: dict[int, Step]
+    steps: dict[int, Instruction]
     outputs: tuple[int, ...]
     comments: Mapping[int, str] = field(default_factory=dict)
 
@@ -86,7 +65,7 @@ class Body:
 
     def settle(self) -> None:
         """Bring what is read once right before what reads it, so that it can be written in its place."""
-        uses, order = self.uses(), dict[int, Step]()
+        uses, order = self.uses(), dict[int, Instruction]()
 
         def once(index: int) -> bool:
             return uses[index] == 1 and bool(self.steps[index].args) and index not in self.outputs
@@ -116,8 +95,8 @@ def body_of(program: Program) -> Body:
     >>> b = Builder("cubic", inputs=("x",))
     >>> x = b.input("x")
     >>> b.output("y", b.fma(x, b.fma(x, b.fma(x, b.f32(4), b.f32(3)), b.f32(2)), b.f32(1)))
-    >>> [step.op for step in body_of(b.build()).steps.values() if step.args]
-    [Polynomial(degree=3)]
+    >>> [type(step).__name__ for step in body_of(b.build()).steps.values() if step.args]
+    ['Polynomial']
     """
     body = plain_body(program)
     _find_polynomials(body)
@@ -127,8 +106,8 @@ def body_of(program: Program) -> Body:
 def plain_body(program: Program) -> Body:
     """A program as a body, an operation a step, without what no output needs."""
     verify(program)
-    steps = {i: Step(ins.op, ins.args, ins.type, ins.bits, ins.name) for i, ins in enumerate(program.instructions)}
     outputs = tuple(index for _, index in program.outputs)
+    steps = dict(enumerate(program.instructions))
     body = Body((*program.inputs, *program.params), steps, outputs, program.comments)
     body.tidy()
     return body
@@ -145,13 +124,13 @@ def _find_polynomials(body: Body) -> None:
         if len(links) >= _SHORTEST_POLYNOMIAL:
             taken |= set(links)
             added = (steps[link].args[2] for link in reversed(links))
-            steps[index] = Step(Polynomial(len(links)), (x, first, *added), steps[index].type)
+            steps[index] = Polynomial(Op.FMA, (x, first, *added), steps[index].type)
     body.tidy()
 
 
 def _adds_constant(body: Body, index: int) -> bool:
     step = body.steps[index]
-    return step.op is Op.FMA and body.steps[step.args[2]].is_constant
+    return step.op is Op.FMA and body.steps[step.args[2]].op in CONSTANTS
 
 
 def _chain(body: Body, index: int, x: int, uses: Mapping[int, int]) -> tuple[list[int], int, int]:
@@ -192,9 +171,9 @@ class Statement:
 
 def statements(
     body: Body,
-    form: Callable[[Step], str],
+    form: Callable[[Instruction], str],
     literals: Mapping[int, str],
-    apart: Callable[[Step], Sequence[int]] = lambda step: (),
+    apart: Callable[[Instruction], Sequence[int]] = lambda step: (),
 ) -> tuple[list[Statement], list[str]]:
     """The lines of a body, and the names of its outputs.
 
@@ -220,7 +199,7 @@ def statements(
     for index, step in steps.items():
         if step.name is not None:
             texts[index] = step.name
-        elif step.is_constant:
+        elif step.op in CONSTANTS:
             if index not in texts:
                 texts[index] = next(fresh["c"])
                 lines.append(Statement(index, texts[index], ""))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from momentgen.compiler.emit._body import Body, Polynomial, Step, body_of, statements
+from momentgen.compiler.emit._body import Body, Polynomial, body_of, statements
 from momentgen.compiler.emit._text import (
     LINE_LENGTH,
     Header,
@@ -24,8 +24,8 @@ from momentgen.compiler.emit._text import (
     with_arguments,
     with_comment,
 )
-from momentgen.compiler.ir.op import Op, Type
-from momentgen.compiler.ir.program import Program
+from momentgen.compiler.ir.op import CONSTANTS, Op, Type
+from momentgen.compiler.ir.program import Instruction, Program
 from momentgen.compiler.ir.schedule import interleave, vectors
 from momentgen.native.includes import FLOAT32
 
@@ -97,7 +97,7 @@ def render_c(programs: Sequence[Program], header: Header) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _literal(step: Step) -> str:
+def _literal(step: Instruction) -> str:
     if step.bits is not None and step.op is Op.CONST_I32:
         return f"{step.bits}u" if step.bits < 1024 else f"0x{step.bits:08x}u"
     return (c_double if step.type is Type.F64 else c_float)(float(step.value))
@@ -117,24 +117,25 @@ def element_text(program: Program) -> str:
 def _statements(body: Body) -> tuple[list[str], list[str]]:
     """The lines of a body, and what stands for its outputs."""
 
-    def form(step: Step) -> str:
-        if isinstance(step.op, Polynomial):
-            return f"POLY{step.op.degree}({', '.join(['{}'] * len(step.args))})"
-        negated = body.steps[step.args[0]].op if step.op is Op.NEG and step.type is Type.F32 else None
-        return "FLIP({})" if negated is Op.FMA or isinstance(negated, Polynomial) else step.op.c
+    def form(step: Instruction) -> str:
+        if isinstance(step, Polynomial):
+            return f"POLY{step.degree}({', '.join(['{}'] * len(step.args))})"
+        if step.op is Op.NEG and step.type is Type.F32 and body.steps[step.args[0]].op is Op.FMA:
+            return "FLIP({})"
+        return step.op.c
 
-    def apart(step: Step) -> list[int]:
+    def apart(step: Instruction) -> list[int]:
         """Operands with a line of their own: what a macro repeats, selects, and what is an arm of one.
 
         To gcc an expression in an arm is a branch, and an operation on a select may become one in each of its arms; a
         loop with branches within each other stays scalar.
         """
         found = [a for a in step.args if body.steps[a].op is Op.SELECT]
-        if isinstance(step.op, Polynomial):
+        if isinstance(step, Polynomial):
             found.append(step.args[0])
         return [*found, *step.args[1:]] if step.op is Op.SELECT else found
 
-    literals = {i: _literal(step) for i, step in body.steps.items() if step.is_constant and i not in body.comments}
+    literals = {i: _literal(step) for i, step in body.steps.items() if step.op in CONSTANTS and i not in body.comments}
     lines: list[str] = []
     values, results = statements(body, form, literals, apart)
     for value in values:

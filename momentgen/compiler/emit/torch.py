@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from momentgen.compiler.emit._body import Body, Polynomial, Step, body_of, statements
+from momentgen.compiler.emit._body import Body, Polynomial, body_of, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, with_arguments, with_comment
 from momentgen.compiler.ir.graph import Patch
-from momentgen.compiler.ir.op import Op
-from momentgen.compiler.ir.program import Program, ProgramError
+from momentgen.compiler.ir.op import CONSTANTS, Op
+from momentgen.compiler.ir.program import Instruction, Program, ProgramError
 from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.lower.float64 import SLOPES, Kernel, Summation, parameter
@@ -103,7 +103,7 @@ def _is_public(kernel: Kernel) -> bool:
     return all(_whole(kernel, name, name) == name for name, _ in program.outputs)
 
 
-def _literal(step: Step) -> str:
+def _literal(step: Instruction) -> str:
     value = float(step.value)
     return repr(value) if abs(value) < float("inf") else f'float("{value}")'
 
@@ -122,14 +122,14 @@ def _statements(body: Body) -> tuple[list[str], list[str]]:
     """The lines of a body, and what stands for its outputs."""
     body.settle()
     steps = body.steps
-    number = {i for i, step in steps.items() if step.is_constant}
+    number = {i for i, step in steps.items() if step.op in CONSTANTS}
     for index, step in steps.items():
-        if step.args and isinstance(step.op, Op) and number.issuperset(step.args):
+        if step.args and not isinstance(step, Polynomial) and number.issuperset(step.args):
             number.add(index)
 
-    def form(step: Step) -> str:
-        if isinstance(step.op, Polynomial):
-            return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
+    def form(step: Instruction) -> str:
+        if isinstance(step, Polynomial):
+            return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.degree)}))"
         if step.op is Op.SELECT and number.issuperset(step.args[1:]):
             return "choice({}, {}, {})"
         text = _IMPORTED.sub(r"\1(", step.op.torch)
@@ -137,11 +137,11 @@ def _statements(body: Body) -> tuple[list[str], list[str]]:
             return text.replace("{", "torch.as_tensor({", 1).replace("}", "}, dtype=torch.float64)", 1)
         return text
 
-    def apart(step: Step) -> list[int]:
+    def apart(step: Instruction) -> list[int]:
         """Operands that a text has twice."""
         return [step.args[0]] if step.op in (Op.ABS, Op.SELECT) else []
 
-    literals = {i: _literal(step) for i, step in steps.items() if step.is_constant}
+    literals = {i: _literal(step) for i, step in steps.items() if step.op in CONSTANTS}
     values, results = statements(body, form, literals, apart)
     written, results = _reusing([(v.name, v.expression or literals[v.index]) for v in values], results)
     lines: list[str] = []

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from momentgen.compiler.emit._body import Polynomial, Step, body_of, statements
+from momentgen.compiler.emit._body import Polynomial, body_of, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, short_decimal, with_arguments, with_comment
-from momentgen.compiler.ir.op import Op, Type
-from momentgen.compiler.ir.program import Program, ProgramError
+from momentgen.compiler.ir.op import CONSTANTS, Op, Type
+from momentgen.compiler.ir.program import Instruction, Program, ProgramError
 from momentgen.compiler.ir.schedule import two_fit
 from momentgen.compiler.lower.float64 import Kernel
 
@@ -124,7 +124,7 @@ def _kernel_of_sums(kernel: Kernel) -> str:
     return "\n".join([*lines, *with_arguments("    store_rounded", [f"({pointers})", "offsets", "n", call])])
 
 
-def _literal(step: Step) -> str | None:
+def _literal(step: Instruction) -> str | None:
     """A constant that Triton keeps in 32 bits where it stands in an expression."""
     if step.op is Op.CONST_I32:
         value = int(step.value)
@@ -134,7 +134,7 @@ def _literal(step: Step) -> str | None:
     return None if step.bits == _MINUS_ZERO else short_decimal(float(step.value))
 
 
-def _full(step: Step) -> str:
+def _full(step: Instruction) -> str:
     """A constant as a scalar tensor: Triton makes a float64 of a literal below the normal range."""
     if step.op is Op.CONST_I32:
         return f"tl.full((), {_literal(step)}, tl.int32)"
@@ -147,9 +147,9 @@ def _full(step: Step) -> str:
     return f"tl.full((), {text}, tl.float32)"
 
 
-def _form(step: Step) -> str:
-    if isinstance(step.op, Polynomial):
-        return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.op.degree)}))"
+def _form(step: Instruction) -> str:
+    if isinstance(step, Polynomial):
+        return f"polynomial({{}}, {{}}, ({', '.join(['{}'] * step.degree)}))"
     return _DOUBLE.get(step.op, step.op.triton) if step.type is Type.F64 else step.op.triton
 
 
@@ -158,8 +158,8 @@ def _device(program: Program) -> str:
     body.settle()
     steps, comments = body.steps, body.comments
     # Between literals alone Python itself would compute, in float64; and a literal has no methods.
-    named = {a for step in steps.values() if all(steps[a].is_constant for a in step.args) for a in step.args}
-    found = {i: _literal(step) for i, step in steps.items() if step.is_constant and i not in named}
+    named = {a for step in steps.values() if all(steps[a].op in CONSTANTS for a in step.args) for a in step.args}
+    found = {i: _literal(step) for i, step in steps.items() if step.op in CONSTANTS and i not in named}
     literals = {index: text for index, text in found.items() if text is not None and index not in comments}
     lines = ["@triton.jit", *with_arguments(f"def {program.name}", body.inputs, end="):")]
     values, results = statements(body, _form, literals)
