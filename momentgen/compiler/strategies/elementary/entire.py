@@ -1,6 +1,6 @@
 r"""Functions with elementary moments: a x + c, a x² + c, a exp(b x) + c, a sin(b x) + c and a cos(b x) + c.
 
-- polynomial: mean = Σ v^j/(2^j j!) f^(2j)(mu), V = Σ_{k>=1} v^k/k! P_k² with P_k = E f^(k): every term is positive;
+- polynomial: term by term, as those of two inputs; every term of the variance is positive;
 - exp: mean = a e^(b mu + b² v/2) + c, V = a² e^(2 b mu + 2 b² v) (1 - e^(-b² v));
 - sin, cos: mean = a e^(-b² v/2) sin(b mu) + c, V = a²/2 (1 - e^(-b² v)) (1 ± e^(-b² v) cos(2 b mu)).
 
@@ -24,7 +24,7 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import Graph, Real
+from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.moments import (
     EXACT_MEAN,
@@ -38,7 +38,8 @@ from momentgen.compiler.measure.moments import (
 )
 from momentgen.compiler.strategies.elementary.entire_graph import TURNED, Edge, Writer
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
-from momentgen.compiler.strategies.kit import like
+from momentgen.compiler.strategies.joint.joint import polynomial_graph
+from momentgen.compiler.strategies.kit import largest, like
 from momentgen.compiler.strategies.settled import closed_form_truth
 from momentgen.compiler.strategies.tolerated import four_graphs
 from momentgen.compiler.toolchain.arrays import F32, F64
@@ -133,12 +134,10 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         edge = Edge(abs(rate), () if bounded else ((rate, rate**2 / 2), (rate, rate**2)))
 
     def build(outputs: tuple[str, ...], float64: bool) -> tuple[Graph, Iterable[Polynomial]]:
-        writer = Writer(Graph(("mean", "var")), float64, edge)
-        values: dict[str, Real]
         if parts is None:
-            values = writer.polynomial(sp.expand(f))
-        else:
-            values = writer.wave(*parts) if bounded else writer.exponential(*parts[1:])
+            return polynomial_graph(derivation, outputs, largest(not float64)), ()
+        writer = Writer(Graph(("mean", "var")), float64, edge)
+        values = writer.wave(*parts) if bounded else writer.exponential(*parts[1:])
         for output in outputs:
             value = writer.finite(values[output])
             writer.g.output(output, like(value, writer.mu, writer.v) if output in OUTPUTS else value)

@@ -30,7 +30,6 @@ from momentgen.compiler.ir.graph import (
 )
 from momentgen.compiler.strategies.kit import exp_ratio, largest, number, sine_and_cosine
 from momentgen.compiler.toolchain.arrays import F64, Bools
-from momentgen.rule.symbols import x
 
 TURNED = 1e6  # angles up to there are reduced, and exponents measured
 _EDGE = mpmath.mpf(1) / 2  # of y, up to where 1 - e^-y is y times a polynomial
@@ -141,50 +140,6 @@ class Writer:
         top = self.g.const(largest(not self.float64))
         value = select(top < value, top, value)
         return select(value < -top, -top, value)
-
-    # --- polynomials ---------------------------------------------------------------
-    def polynomial(self, f: sp.Expr) -> dict[str, Real]:
-        """Of a degree of at most 2."""
-        g, degree = self.g, int(sp.degree(f, x))
-
-        def p(k: int, share: sp.Expr = sp.S.One, sigmas: Real | None = None) -> Real:
-            """``share`` of E f^(k), times a power of sigma where that is given: first, for E f^(k) may overflow."""
-            total = g.const(0)
-            for j in range((degree - k) // 2, -1, -1):
-                inner = sp.Poly(share * sp.diff(f, x, k + 2 * j), x).all_coeffs()[::-1]
-                row = [g.const(mpmath.mpf(sp.N(c, 50))) for c in inner]
-                value = row[-1] if sigmas is None else sigmas * row[-1]
-                for c in reversed(row[:-1]):
-                    value = madd(value, self.mu, c if sigmas is None else sigmas * c)
-                total = madd(self.v * (mpmath.mpf(1) / (2 * (j + 1))), total, value)
-            return total
-
-        zero, one = g.const(0), g.const(1)
-        var = by_mu = by_v = zero
-        # Two factors of v^k: sigma^k twice; in float64, which autograd differentiates, 1 and v^k.  The root has no
-        # derivative at v = 0, and the variance has one.
-        step = self.v if self.float64 else sqrt(self.v)
-        right = [one]
-        for _ in range(degree):
-            right.append(right[-1] * step)
-        left = [one] * len(right) if self.float64 else right
-        for k in range(degree, -1, -1):
-            # Each factor with its own share of v^k: products then overflow only where the result does.
-            shared = [
-                (p(n, sigmas=left[k]), p(n, sigmas=right[k])) if n <= degree else (zero, zero) for n in range(k, k + 3)
-            ]
-            if self.float64:  # infinity times a derivative that is 0 would be no number
-                shared = [(self.finite(a), self.finite(b)) for a, b in shared]
-            (here, here_too), (after, after_too), (later, _) = shared
-            weight = g.const(mpmath.mpf(1) / mpmath.factorial(k))
-            by_v = madd(weight * after, after_too, by_v)
-            if k:
-                var = madd(weight * here, here_too, var)
-                by_mu = madd(weight * here_too * after, 2, by_mu)
-                by_v = madd(weight * here_too, later, by_v)
-        spread = {"var": var, "dvar_dmu": by_mu, "dvar_dvar": by_v}
-        # The half of E f'' is formed as such: it may be a number where E f'' is none.
-        return {"mean": p(0), "dmean_dmu": p(1), "dmean_dvar": p(2, sp.Rational(1, 2)), **spread}
 
     # --- exp -----------------------------------------------------------------------
     def exponential(self, a: sp.Expr, b: sp.Expr, c: sp.Expr) -> dict[str, Real]:

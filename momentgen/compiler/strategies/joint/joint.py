@@ -20,7 +20,7 @@ import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
-from momentgen.compiler.derive import JointDerivation
+from momentgen.compiler.derive import Derivation, JointDerivation
 from momentgen.compiler.derive.proof import function
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial, fit_parameter
@@ -35,7 +35,7 @@ from momentgen.rule.inputs import partial_names
 from momentgen.rule.symbols import S, mu1, mu2, v1, v2, x1, x2
 
 
-def polynomial_graph(derivation: JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
+def polynomial_graph(derivation: Derivation | JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
     """The graph of the named outputs.
 
     Args:
@@ -64,7 +64,7 @@ def polynomial_sizes(derivation: JointDerivation, outputs: tuple[str, ...]) -> G
 class _Polynomials:
     """Writes the outputs of one rule."""
 
-    def __init__(self, derivation: JointDerivation) -> None:
+    def __init__(self, derivation: Derivation | JointDerivation) -> None:
         rule = derivation.rule
         self.rule, self.moments = rule, rule.moments
         self.exprs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
