@@ -41,7 +41,7 @@ from momentgen.compiler.ir.program import Builder, Program, f32_bits
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
-from momentgen.compiler.strategies.elementary.entire_graph import Edge
+from momentgen.compiler.strategies.elementary import Edge
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 

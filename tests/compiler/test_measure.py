@@ -27,8 +27,7 @@ from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
 from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL, is_normal, ulp_error, unit
-from momentgen.compiler.strategies.elementary.entire import RelativeMeasure
-from momentgen.compiler.strategies.elementary.entire_graph import Edge
+from momentgen.compiler.strategies.elementary import Edge, RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.errors import BuildError

@@ -19,8 +19,7 @@ from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.strategies import logistic_input, stabilise
-from momentgen.compiler.strategies.elementary import entire
+from momentgen.compiler.strategies import elementary, logistic_input, stabilise
 from momentgen.rule import Parameter, Rule, x
 
 # What a variant holds by whatever strategy: exact values, both forms of its graphs, and f at v = 0.
@@ -199,7 +198,7 @@ def test_floats_in_f_are_the_fractions_that_they_are() -> None:
 )
 def test_one_term_and_a_constant_are_served_and_sums_are_not(f: sp.Expr, served: bool) -> None:
     parameters = (SLOPE,) if f.has(SLOPE.symbol) else ()
-    assert entire.applies(derive(Rule("mine", f=f, parameters=parameters))) == served
+    assert elementary.applies(derive(Rule("mine", f=f, parameters=parameters))) == served
 
 
 def test_a_sine_at_a_rate_that_single_floats_do_not_hold_keeps_its_angle_far_out() -> None:

@@ -7,7 +7,6 @@ arithmetic enters a result before its last rounding.
 from __future__ import annotations
 
 from momentgen.compiler.exact.balls import (
-    BallForm,
     BallFunction,
     ClosedFormTruth,
     ball_function,
@@ -15,7 +14,6 @@ from momentgen.compiler.exact.balls import (
 )
 
 __all__ = [
-    "BallForm",
     "BallFunction",
     "ClosedFormTruth",
     "ball_function",

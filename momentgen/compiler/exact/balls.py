@@ -27,16 +27,8 @@ from momentgen.rule.symbols import Phi, S, phi
 
 _MAX_BITS = 1 << 16
 _SERVED = 16  # points after which fewer bits are tried again
+_FAR = -64  # where Phi is by its expansion
 _RELATIVE, _LEAST = 60, 92  # bits of a value; those that are tried first
-
-
-class BallForm(sympy.Function):
-    """A function that says itself what it is of balls."""
-
-    @staticmethod
-    def ball(*args: Any) -> Any:
-        """Its value at balls, at the current precision."""
-        raise NotImplementedError
 
 
 def ball_function(expr: Expr | Sequence[Expr], names: Iterable[str | Symbol]) -> BallFunction:
@@ -223,6 +215,8 @@ def _phi(z: arb) -> arb:
 
 def _upper(z: arb) -> arb:
     """Phi(z), without cancellation in either tail."""
+    if z < _FAR:  # erfc is not tight beyond 1e5
+        return (-z * z / 2).exp() * (z * z / 2).hypgeom_u(arb(0.5), arb(0.5)) / (2 * arb.pi().sqrt())
     return (-z / _roots(ctx.prec)[1]).erfc() / 2
 
 
@@ -348,10 +342,6 @@ class _Writer:
         args = [self.source(arg) for arg in expr.args]
         if isinstance(expr, (sympy.Add, sympy.Mul)):
             return "(" + (" + " if isinstance(expr, sympy.Add) else " * ").join(args) + ")"
-        if isinstance(expr, BallForm):
-            name = f"_{type(expr).__name__}"
-            self.constants[name] = expr.ball
-            return f"{name}({', '.join(args)})"
         if isinstance(expr, (Phi, phi, S)):
             return f"_{type(expr).__name__}({args[0]})"
         if isinstance(expr, (_LogOnePlusExp, sympy.Abs)):

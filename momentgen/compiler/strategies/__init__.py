@@ -28,7 +28,7 @@ The strategies:
                  ``branch_series``; ``halves``, a line right of a kink and an exponential or a constant left of it
                  (ELU); each with its graph
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
-``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants: ``entire``
+``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants
 ``joint``        rules of two inputs: ``joint``, ``maximum_graph``
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph)
@@ -47,10 +47,9 @@ import sympy
 from momentgen.compiler.derive import Derivation, in_units
 from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.strategies import logistic_input
+from momentgen.compiler.strategies import elementary, logistic_input
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.domain import restricted
-from momentgen.compiler.strategies.elementary import entire
 from momentgen.compiler.strategies.finish import saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
@@ -116,8 +115,10 @@ _STRATEGIES = (
     ),
     _Strategy(
         "elementary",
-        _unless(entire.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"),
-        entire.stable_variants,
+        _unless(
+            elementary.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"
+        ),
+        elementary.stable_variants,
     ),
     _Strategy(
         "smooth, by polynomials",

@@ -18,17 +18,16 @@ from typing import Any
 import mpmath
 import numpy as np
 import sympy as sp
-from flint import arb
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.derive.proof import function
-from momentgen.compiler.exact import BallForm, ball_function, evaluate
+from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.fit import Polynomial, fit_parameter
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.ulp import TermsUlp, in_ulp
-from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator, exponent_of
+from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
 from momentgen.compiler.strategies.formulas.rewrite import Written, write
 from momentgen.compiler.strategies.homogeneous import kink, kink_graph
@@ -43,35 +42,6 @@ _TINY_VARIANCE = 1e-300  # stands for v = 0 in exact values: what differs from t
 _DIVERGES = 1e100  # and what is larger there is a term in 1/sigma, which counts as 0 at v = 0
 
 
-class Tilted(BallForm):
-    """exp(g)·Phi(z), of g, z and g - z²/2; by confluent hypergeometric functions, as erfc is not tight beyond 10^5."""
-
-    nargs = 3
-
-    @staticmethod
-    def ball(*args: Any) -> arb:
-        """Its value at balls."""
-        g, z, combined = args
-        if z < -64:  # J_0(-z) = U(1/2, 1/2, z²/2)/sqrt(2)
-            return combined.exp() * (z * z / 2).hypgeom_u(arb(0.5), arb(0.5)) / (2 * arb.pi().sqrt())
-        return g.exp() * (-z / arb(2).sqrt()).erfc() / 2
-
-
-def _tilted(product: sp.Expr) -> sp.Expr:
-    """A product with its exponentials and its one Phi, if it has such, as one function."""
-    exponents = [(f, g) for f in product.args if (g := exponent_of(f)) is not None]
-    cdfs = [f for f in product.args if isinstance(f, Phi)]
-    if not exponents or len(cdfs) != 1:
-        return product
-    g, z = sp.expand(sum(g for _, g in exponents)), cdfs[0].args[0]
-    used = {cdfs[0], *(f for f, _ in exponents)}
-    return sp.Mul(Tilted(g, z, sp.expand(g - z**2 / 2)), *(f for f in product.args if f not in used))
-
-
-def _of_balls(expr: sp.Expr) -> sp.Expr:
-    return expr.replace(lambda e: isinstance(e, sp.Mul), _tilted)
-
-
 class FormulaTruth:
     """Exact values of a formula, from rigorous balls; at v = 0 its limits, terms in 1/sigma counting as 0.
 
@@ -82,7 +52,7 @@ class FormulaTruth:
         self.names, self.floored = tuple(written.outputs), floored
         symbols = ["mu", "v", *parameters]
         self.sides = [
-            ball_function([_of_balls(written.plain(name, mirrored=side)) for name in self.names], symbols)
+            ball_function([written.plain(name, mirrored=side) for name in self.names], symbols)
             for side in (False, True)
         ]
         self.arguments = [ball_function(z, symbols) for z in written.arguments]

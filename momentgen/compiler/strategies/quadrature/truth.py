@@ -6,8 +6,7 @@ kernels' nodes are placed is shared.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +84,25 @@ class Shares:
 
 def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
     """The outputs of an f without parameters, v > 0, where sigma is not far below the lengths of f."""
+
+    def changes(m: float, v: float, z: F64, home: F64) -> tuple[F64, float]:
+        (here,) = f.values(np.array([m]))
+        return f.values(m + np.sqrt(v) * z, home) - here, here
+
     with np.errstate(over="ignore", invalid="ignore"):  # moments beyond float64 count as missed
-        rows = [_row(f, resolution, m, v) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
-        return _exact(np.array(rows).T, var)
+        return _exact(f, resolution, mean, var, changes)
+
+
+def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
+    """The same at any variance: f and its changes in balls of 256 bits."""
+
+    def changes(m: float, v: float, z: F64, home: F64) -> tuple[F64, float]:
+        mu, s, here = arb(m), arb(v).sqrt(), f.ball(arb(m), m)
+        points = zip(z.tolist(), home.tolist(), strict=True)
+        return np.array([float(f.ball(mu + s * at, where) - here) for at, where in points]), float(here)
+
+    with ctx.workprec(_BITS):
+        return _exact(f, resolution, mean, var, changes)
 
 
 def _window(f: Branches, s: float) -> tuple[float, float]:
@@ -96,25 +111,33 @@ def _window(f: Branches, s: float) -> tuple[float, float]:
     return -_REACH - 4 * down * s, _REACH + 4 * up * s
 
 
-def _steps(low: float, high: float) -> F64:
-    return np.linspace(low, high, round((high - low) / _STEP) + 1)
+#: mean, variance, points z and homes -> f(mu + sigma z) - f(mu), and f(mu)
+_Changes = Callable[[float, float, F64, F64], tuple[F64, float]]
 
 
-def _row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
+def _exact(f: Branches, resolution: Resolution, mean: F64, var: F64, changes: _Changes) -> Exact:
+    rows = [_row(f, resolution, m, v, changes) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
+    mean, variance, dz, dh, ddz, ddh, fourth, change, size = np.array(rows).T
+    s = np.sqrt(var)
+    values = dict(zip(_NAMES, (mean, variance, dz / s, dh / (2 * var), ddz / s, ddh / (2 * var)), strict=True))
+    return Exact(values, fourth, change, size)
+
+
+def _row(f: Branches, resolution: Resolution, mean: float, var: float, changes: _Changes) -> list[float]:
     s = float(np.sqrt(var))
     low, high = _window(f, s)
     if not f.growth.ends[0] <= mean + low * s <= mean + high * s <= f.growth.ends[1]:
         return [np.inf] * _COLUMNS
     beside = [(at - mean) / s + _GRADED for at in f.roots if abs(at - mean) <= _REACH * s]
-    cuts = np.concatenate([_steps(low, high), (resolution.edges - mean) / s, *beside])
+    even = np.linspace(low, high, round((high - low) / _STEP) + 1)
+    cuts = np.concatenate([even, (resolution.edges - mean) / s, *beside])
     cuts = np.unique(cuts[(low <= cuts) & (cuts <= high)])
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
     z = (middle[:, None] + half[:, None] * _NODES).ravel()
     home = mean + s * np.repeat(middle, _NODES.size)
     w = (half[:, None] * _WEIGHTS).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
-    (here,) = f.values(np.array([mean]))
-    values = f.values(mean + s * z, home)
-    return [*_sums(values - here, z, w / w.sum(), here), _change(f, values - here, z, s), _size(f, resolution, mean, s)]
+    d, here = changes(mean, var, z, home)
+    return [*_sums(d, z, w / w.sum(), here), _change(f, d, z, s), _size(f, resolution, mean, s)]
 
 
 def _change(f: Branches, d: F64, z: F64, s: float) -> float:
@@ -141,49 +164,6 @@ def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:
     most = part.max()
     fourth = most**2 * np.sqrt(((part / most) ** 4).sum()) if most > 0 else 0.0
     return [*map(float, (here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, fourth))]
-
-
-def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
-    """The same at any variance, f and its sums in balls of 256 bits."""
-    rows = []
-    with ctx.workprec(_BITS):
-        for m, v in zip(mean.tolist(), var.tolist(), strict=True):
-            rows.append(_ball_row(f, resolution, m, v))
-    return _exact(np.array(rows).T, var)
-
-
-def _ball_row(f: Branches, resolution: Resolution, mean: float, var: float) -> list[float]:
-    mu, s = arb(mean), arb(var).sqrt()
-    low, high = _window(f, float(s))
-    inner = [(arb(edge) - mu) / s for edge in resolution.edges.tolist()]
-    roots = [(arb(at) - mu) / s for at in f.roots if abs(at - mean) <= _REACH * float(s)]
-    inner += [at + step for at in roots for step in map(arb, _GRADED.tolist())]
-    inner = [at for at in inner if low <= at <= high]
-    cuts = sorted([*map(arb, _steps(low, high).tolist()), *inner], key=float)
-    here = f.ball(mu, mean)
-    d, z, w = [], [], []
-    for a, b in itertools.pairwise(cuts):
-        half, middle = (b - a) / 2, (a + b) / 2
-        if not half > 0:
-            continue
-        home = float(mu + s * middle)
-        for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
-            at = middle + half * node
-            value = f.ball(mu + s * at, home)
-            d.append(float(value - here))
-            z.append(float(at))
-            w.append(float(half * weight))
-    gaps, places = np.array(d), np.array(z)
-    weights = np.array(w) * np.exp(-places * places / 2)
-    found = _sums(gaps, places, weights / weights.sum(), float(here))
-    return [*found, _change(f, gaps, places, float(s)), _size(f, resolution, mean, float(s))]
-
-
-def _exact(columns: F64, var: F64) -> Exact:
-    mean, variance, dz, dh, ddz, ddh, fourth, change, size = columns
-    s = np.sqrt(var)
-    values = dict(zip(_NAMES, (mean, variance, dz / s, dh / (2 * var), ddz / s, ddh / (2 * var)), strict=True))
-    return Exact(values, fourth, change, size)
 
 
 def errors(got: Mapping[str, F64], exact: Exact, var: F64, share: Shares, most: float = np.inf) -> dict[str, Any]:
