@@ -42,7 +42,7 @@ HEADER = Header("rule", "exact")
 #: elements of a block, and elements that are put in order
 LANES, CHUNK = (int(re.findall(rf"#define {name} (\d+)", whole(FLOAT64))[0]) for name in ("LANES", "CHUNK"))
 
-#: of every kind: closed forms, parameters, a table of atoms, two inputs, trigonometric, a draw of 0 or 1, and
+#: of every kind: closed forms, parameters, two inputs, trigonometric, a draw of 0 or 1, and
 #: polynomials of two values
 QUICK = ("relu", "sin", "threshold", "maximum_correlated", "bernoulli_noise", "elu", "erf")
 SLOW = ("hardtanh", "gelu", "silu", "tanh", "softplus", "rrelu", "logistic_transform", "maximum", "softsign")
@@ -224,7 +224,7 @@ def test_gcc_vectorises_every_loop_and_warns_of_nothing(name: str, tmp_path) -> 
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
-def test_gcc_vectorises_the_pieces_of_a_long_program() -> None:
+def test_gcc_vectorises_a_long_program() -> None:
     graph = Graph(("mean", "var"))
     total = graph.const(0)
     for place in range(150):
@@ -243,7 +243,6 @@ def test_gcc_vectorises_the_pieces_of_a_long_program() -> None:
         partials.output(name, partials.input("mean"))
     stable = SimpleNamespace(forward64=graph, partials64=partials)
     source = rendered(stable, "rule")  # type: ignore[arg-type]
-    assert "rule_forward_0_element(" in source
     lines = source.splitlines()
     # This kernel has no polynomials of two values, whose loops are shared text.
     scalar = [lines[number - 1] for number in scalar_loops(source, gcc_flags())]

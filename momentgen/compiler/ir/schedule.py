@@ -82,8 +82,8 @@ def vectors(program: Program) -> int:
 def schedule(program: Program) -> Program:
     """Each value right before it is needed, or where that keeps fewer alive, what ends values first.
 
-    Depth first from the outputs is local and easy to read; where outputs share much (a sum of atoms for the mean and
-    another for the variance), it holds all of that until the last output.
+    Depth first from the outputs is local and easy to read; where outputs share much, it holds all
+    of that until the last output.
     """
     orders = reorder(program, _depth_first(program)), reorder(program, _frugal(program))
     return min(orders, key=most_alive)

@@ -49,7 +49,7 @@ class Precision:
         scaled: whether to normalise the variance by powers of two and keep exponents apart (float32), or not (float64).
         factors: in how many factors exp's power of two is applied; each must be a normal number.
         lean: whether to take the shorter of two ways where it costs a rounding: sigma as var·(1/sigma), the remainder
-            of a division by 1 + t² from a rounded difference, an atom by two divisions instead of four.
+            of a division by 1 + t² from a rounded difference.
     """
 
     fit: float
