@@ -5,12 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float abs_tight_part0(float p0, float p1, float p2, float p3, float p4)
-{
-    float t0 = p1 - p0, t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, FLIP(p0));
-    return t1;
-}
-
 INLINE void abs_tight_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = 1.1529215e+18f < var, t1 = var < 9.094947e-13f, t2 = var == 0.0f;
@@ -39,30 +33,31 @@ INLINE void abs_tight_forward_element(float mean, float var, out_ptr out_mean, o
         0.023574589f, 0.1280078f, 0.20213471f, 0.21490611f, 0.1734072f);
     float t45 = t35 + t36, t46 = POLY4(t45, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f);
     float t47 = t45 * t45, t48 = 1.0f + t45, t49 = (t45 - (t48 - 1.0f)) + FMA(t46, t47, (t36 + (t35 - t45)) * t48);
-    float t50 = t28 * t38, t51 = 0.36338022f + t50, t52 = t48 + t49, t53 = t49 - (t52 - t48), t54 = t10 * t51;
-    float t55 = t41 * t44, t56 = 0.106611654f + t55, t57 = t41 * t56, t58 = 0.04343404f + t57;
-    float t59 = t58 * t42;  // J_1/sqrt(2 pi)
-    float t60 = ((t29 * FMA(FMA(t25, 0.25f, -(t26 - 1.0f)), t43, FMA(t26, t43, 1.0f))) * (t29 * POLY3(t29, 3.1139178f,
-        -1.9158677f, 0.7797431f, -0.00860653f))) + FMA(t58, FMA(t29, t29, -t42), FMA(8.3170437e-10f + FMA(t41,
-        7.4796735e-10f + abs_tight_part0(t55, t56, 0.106611654f, t41, t44), abs_tight_part0(t57, t58, 0.04343404f, t56,
-        t41)), t42, FMA(t58, t42, -t59)));
-    float t61 = t59 * 2.0f, t62 = t59 + t60, t63 = t61 * t52, t64 = t19 * t63, t65 = t40 * (t39 * t64), t66 = t3 + t65;
-    float t67 = t66 - t3, t68 = FMA(t61, t53, FMA(t60 * 2.0f, t52, FMA(t61, t52, -t63))), t69 = t7 * t21;
-    float t70 = t2 ? 0.0f : t69;
-    float t71 = t66 + ((t40 * (t39 * FMA(t19, t68, FMA(t70, t63, FMA(t19, t63, -t64))))) + ((t3 - (t66 - t67)) + (t65 -
-        t67)));
-    float t72 = t25 * (-4.0f), t73 = -(t62 * (4.0f * t62));
-    float t74 = 1.0f + FMA(t46, t47, t45);  // exp(-t^2/2), mantissa
-    float t75 = FMA(t62, t72, t73 * (t74 * (t39 * t40))), t76 = t52 * t75, t77 = t10 * t76, t78 = t40 * (t39 * t77);
-    float t79 = t10 + t78;
-    _Bool t80 = t25 < 1.125f;
-    float t81 = t8 * (t54 + FMA(t10, 4.1207056e-9f + FMA(t31, t38, abs_tight_part0(t50, t51, 0.36338022f, t28, t38)),
-        FMA(t10, t51, -t54)));
-    float t82 = t8 * (t79 + ((t40 * (t39 * FMA(t10, FMA(t53, t75, FMA(t52, t75, -t76)), FMA(t10, t76, -t77)))) + (t78 -
-        (t79 - t10))));
-    float t83 = t80 ? t81 : t82;
-    *out_mean = t71;
-    *out_var = t83;
+    float t50 = t28 * t38, t51 = 0.36338022f + t50, t52 = t48 + t49, t53 = t49 - (t52 - t48), t54 = t51 - t50;
+    float t55 = t10 * t51, t56 = t41 * t44, t57 = 0.106611654f + t56, t58 = t41 * t57, t59 = t57 - t56;
+    float t60 = 0.04343404f + t58, t61 = t60 - t58;
+    float t62 = t60 * t42;  // J_1/sqrt(2 pi)
+    float t63 = ((t29 * FMA(FMA(t25, 0.25f, -(t26 - 1.0f)), t43, FMA(t26, t43, 1.0f))) * (t29 * POLY3(t29, 3.1139178f,
+        -1.9158677f, 0.7797431f, -0.00860653f))) + FMA(t60, FMA(t29, t29, -t42), FMA(8.3170437e-10f + FMA(t41,
+        7.4796735e-10f + (((t56 - (t57 - t59)) + (0.106611654f - t59)) + FMA(t41, t44, -t56)), ((t58 - (t60 - t61)) +
+        (0.04343404f - t61)) + FMA(t41, t57, -t58)), t42, FMA(t60, t42, -t62)));
+    float t64 = t62 * 2.0f, t65 = t62 + t63, t66 = t64 * t52, t67 = t19 * t66, t68 = t40 * (t39 * t67), t69 = t3 + t68;
+    float t70 = t69 - t3, t71 = FMA(t64, t53, FMA(t63 * 2.0f, t52, FMA(t64, t52, -t66))), t72 = t7 * t21;
+    float t73 = t2 ? 0.0f : t72;
+    float t74 = t69 + ((t40 * (t39 * FMA(t19, t71, FMA(t73, t66, FMA(t19, t66, -t67))))) + ((t3 - (t69 - t70)) + (t68 -
+        t70)));
+    float t75 = t25 * (-4.0f), t76 = -(t65 * (4.0f * t65));
+    float t77 = 1.0f + FMA(t46, t47, t45);  // exp(-t^2/2), mantissa
+    float t78 = FMA(t65, t75, t76 * (t77 * (t39 * t40))), t79 = t52 * t78, t80 = t10 * t79, t81 = t40 * (t39 * t80);
+    float t82 = t10 + t81;
+    _Bool t83 = t25 < 1.125f;
+    float t84 = t8 * (t55 + FMA(t10, 4.1207056e-9f + FMA(t31, t38, ((t50 - (t51 - t54)) + (0.36338022f - t54)) +
+        FMA(t28, t38, -t50)), FMA(t10, t51, -t55)));
+    float t85 = t8 * (t82 + ((t40 * (t39 * FMA(t10, FMA(t53, t78, FMA(t52, t78, -t79)), FMA(t10, t79, -t80)))) + (t81 -
+        (t82 - t10))));
+    float t86 = t83 ? t84 : t85;
+    *out_mean = t74;
+    *out_var = t86;
 }
 
 void abs_tight_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -114,43 +109,46 @@ INLINE void abs_tight_backward_element(
     float t68 = t34 * t60;
     float t69 = 1.0f + t64;  // exp(-t^2/2), mantissa
     float t70 = t69 * (t49 * t50), t71 = 0.12732385f + t66, t72 = 0.009851742f + t67, t73 = 0.7978846f + t68;
-    float t74 = t34 * t71, t75 = t34 * t72, t76 = t63 + t65, t77 = t65 - (t76 - t63), t78 = t73 * t30;
-    float t79 = (-0.42441317f) + t74, t80 = (-0.042441063f) + t75, t81 = 0.3989423f * t76, t82 = t34 * t79;
-    float t83 = t32 * t81, t84 = 0.72676045f + t82, t85 = t3 * t84, t86 = t55 * t48, t87 = 2.0f * t55;
-    float t88 = 0.3989423f + t86;
-    float t89 = t88 * t41;  // J_1/sqrt(2 pi)
-    float t90 = t26 * t89;
-    float t91 = FMA(t88, t41 * FMA(t40 + (t34 - (t38 - 1.0f)), t56, FMA(t38, t56, 1.0f)), FMA((-1.133517e-8f) + ((t86 -
-        (t88 - 0.3989423f)) + FMA(t55, t48, -t86)), t41, FMA(t88, t41, -t89)));
-    float t92 = t87 + t90;  // Mills ratio/sqrt(2 pi)
-    float t93 = t92 - t90;
-    float t94 = FMA(t26, t91, FMA(t28, t89, ((t90 - (t92 - t93)) + (t87 - t93)) + FMA(t26, t89, -t90)));
-    float t95 = t92 * t36, t96 = t89 + t91, t97 = FMA(0.3989423f, t43 * (-2.0f), t70 * (-(0.3989423f * (t96 * 4.0f))));
-    _Bool t98 = t26 < 1.75f;
-    float t99 = POLY3(t53, t80 + ((-6.390431e-10f) + FMA(t34, (-2.8970404e-10f) + FMA(t40, t59, abs_tight_part0(t67,
-        t72, 0.009851742f, t34, t59)), FMA(t40, t72, abs_tight_part0(t75, t80, -0.042441063f, t72, t34)))),
-        0.10610325f, 3.3807053e-9f, 0.36338022f);
-    float t100 = 1.0f + (t50 * (t49 * FMA(t64, t97, t97))), t101 = t98 ? t99 : t100;
-    float t102 = FMA(t101, grad_var, (t50 * (t49 * (t83 + FMA(t32, FMA(0.3989423f, t77, FMA(-1.133517e-8f, t76,
-        FMA(0.3989423f, t76, -t81))), FMA(t32, t81, -t83))))) * grad_mean);
-    float t103 = t92 + t94, t104 = (t103 * (8.0f * t96)) * t70, t105 = (-2.0f) * t103;
-    _Bool t106 = t26 < 1.0f;
-    float t107 = 2.3283064e-10f * (t78 + FMA((-2.2679087e-8f) + FMA(t40, t60, abs_tight_part0(t68, t73, 0.7978846f,
-        t34, t60)), t30, FMA(t73, t30, -t78)));
-    float t108 = 1.0f + (t50 * (FMA(t64, t105, t105) * t49)), t109 = t106 ? t107 : t108, t110 = t104 + t95;
-    float t111 = t110 - t95, t112 = FMA(t89, -4.0f, t110), t113 = t76 * t112, t114 = t18 * t113;
-    _Bool t115 = t26 < 1.375f;
-    float t116 = t85 + FMA(t3, 8.138077e-9f + FMA(t34, 6.7664696e-10f + FMA(t34, 5.2485605e-10f + FMA(t40, t58,
-        abs_tight_part0(t66, t71, 0.12732385f, t34, t58)), FMA(t40, t71, abs_tight_part0(t74, t79, -0.42441317f, t71,
-        t34))), FMA(t40, t79, abs_tight_part0(t82, t84, 0.72676045f, t79, t34))), FMA(t3, t84, -t85));
-    float t117 = FMA(t77, t112, FMA(t76, FMA(t92, t28 * 4.0f, FMA(t94, t36, ((t95 - (t110 - t111)) + (t104 - t111)) +
-        FMA(t92, t36, -t95))) + FMA(t91, -4.0f, FMA(t89, -4.0f, -(t112 - t110))), FMA(t76, t112, -t113)));
-    float t118 = t8 * t20, t119 = t2 ? 0.0f : t118;
-    float t120 = t50 * (t49 * (t114 + FMA(t18, t117, FMA(t119, t113, FMA(t18, t113, -t114)))));
-    float t121 = t115 ? t116 : t120, t122 = -t121, t123 = t4 ? t122 : t121, t124 = -t109, t125 = t4 ? t124 : t109;
-    float t126 = FMA(t123, grad_var, t125 * grad_mean);
-    *out_grad_mean = t126;
-    *out_grad_var = t102;
+    float t74 = t34 * t71, t75 = t34 * t72, t76 = t71 - t66, t77 = t72 - t67, t78 = t73 - t68, t79 = t63 + t65;
+    float t80 = t65 - (t79 - t63), t81 = t73 * t30, t82 = (-0.42441317f) + t74, t83 = (-0.042441063f) + t75;
+    float t84 = 0.3989423f * t79, t85 = t82 - t74, t86 = t34 * t82, t87 = t83 - t75, t88 = t32 * t84;
+    float t89 = 0.72676045f + t86, t90 = t89 - t86, t91 = t3 * t89, t92 = t55 * t48, t93 = 2.0f * t55;
+    float t94 = 0.3989423f + t92;
+    float t95 = t94 * t41;  // J_1/sqrt(2 pi)
+    float t96 = t26 * t95;
+    float t97 = FMA(t94, t41 * FMA(t40 + (t34 - (t38 - 1.0f)), t56, FMA(t38, t56, 1.0f)), FMA((-1.133517e-8f) + ((t92 -
+        (t94 - 0.3989423f)) + FMA(t55, t48, -t92)), t41, FMA(t94, t41, -t95)));
+    float t98 = t93 + t96;  // Mills ratio/sqrt(2 pi)
+    float t99 = t98 - t96;
+    float t100 = FMA(t26, t97, FMA(t28, t95, ((t96 - (t98 - t99)) + (t93 - t99)) + FMA(t26, t95, -t96)));
+    float t101 = t98 * t36, t102 = t95 + t97;
+    float t103 = FMA(0.3989423f, t43 * (-2.0f), t70 * (-(0.3989423f * (t102 * 4.0f))));
+    _Bool t104 = t26 < 1.75f;
+    float t105 = POLY3(t53, t83 + ((-6.390431e-10f) + FMA(t34, (-2.8970404e-10f) + FMA(t40, t59, ((t67 - (t72 - t77)) +
+        (0.009851742f - t77)) + FMA(t34, t59, -t67)), FMA(t40, t72, ((t75 - (t83 - t87)) + ((-0.042441063f) - t87)) +
+        FMA(t34, t72, -t75)))), 0.10610325f, 3.3807053e-9f, 0.36338022f);
+    float t106 = 1.0f + (t50 * (t49 * FMA(t64, t103, t103))), t107 = t104 ? t105 : t106;
+    float t108 = FMA(t107, grad_var, (t50 * (t49 * (t88 + FMA(t32, FMA(0.3989423f, t80, FMA(-1.133517e-8f, t79,
+        FMA(0.3989423f, t79, -t84))), FMA(t32, t84, -t88))))) * grad_mean);
+    float t109 = t98 + t100, t110 = (t109 * (8.0f * t102)) * t70, t111 = (-2.0f) * t109;
+    _Bool t112 = t26 < 1.0f;
+    float t113 = 2.3283064e-10f * (t81 + FMA((-2.2679087e-8f) + FMA(t40, t60, ((t68 - (t73 - t78)) + (0.7978846f -
+        t78)) + FMA(t34, t60, -t68)), t30, FMA(t73, t30, -t81)));
+    float t114 = 1.0f + (t50 * (FMA(t64, t111, t111) * t49)), t115 = t112 ? t113 : t114, t116 = t110 + t101;
+    float t117 = t116 - t101, t118 = FMA(t95, -4.0f, t116), t119 = t79 * t118, t120 = t18 * t119;
+    _Bool t121 = t26 < 1.375f;
+    float t122 = t91 + FMA(t3, 8.138077e-9f + FMA(t34, 6.7664696e-10f + FMA(t34, 5.2485605e-10f + FMA(t40, t58, ((t66 -
+        (t71 - t76)) + (0.12732385f - t76)) + FMA(t34, t58, -t66)), FMA(t40, t71, ((t74 - (t82 - t85)) +
+        ((-0.42441317f) - t85)) + FMA(t34, t71, -t74))), FMA(t40, t82, ((t86 - (t89 - t90)) + (0.72676045f - t90)) +
+        FMA(t34, t82, -t86))), FMA(t3, t89, -t91));
+    float t123 = FMA(t80, t118, FMA(t79, FMA(t98, t28 * 4.0f, FMA(t100, t36, ((t101 - (t116 - t117)) + (t110 - t117)) +
+        FMA(t98, t36, -t101))) + FMA(t97, -4.0f, FMA(t95, -4.0f, -(t118 - t116))), FMA(t79, t118, -t119)));
+    float t124 = t8 * t20, t125 = t2 ? 0.0f : t124;
+    float t126 = t50 * (t49 * (t120 + FMA(t18, t123, FMA(t125, t119, FMA(t18, t119, -t120)))));
+    float t127 = t121 ? t122 : t126, t128 = -t127, t129 = t4 ? t128 : t127, t130 = -t115, t131 = t4 ? t130 : t115;
+    float t132 = FMA(t129, grad_var, t131 * grad_mean);
+    *out_grad_mean = t132;
+    *out_grad_var = t108;
 }
 
 void abs_tight_backward(

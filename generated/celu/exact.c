@@ -5,30 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float celu_exact_part0(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f, t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float celu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
-{
-    float t0 = 2.0f * p2;
-    _Bool t1 = t0 < (-80.0f);
-    float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
-    float t6 = t5 - 0.25f;
-    // J_0/sqrt(2 pi)
-    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
-        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t8 = p5 * t7;
-    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t10 = celu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10;
-    float t12 = t11 - t8, t13 = t9 ? t12 : t8;
-    return t13;
-}
-
 INLINE void celu_exact_forward_element(
     float mean, float var, float alpha_hi, float alpha_lo, out_ptr out_mean, out_ptr out_var)
 {
@@ -53,73 +29,88 @@ INLINE void celu_exact_forward_element(
     _Bool t30 = t21 < 0.0625f;
     float t31 = t26 ? 1.0f : t21, t32 = SQRT(t31), t33 = t27 ? 0x1p-127f : t21, t34 = 1.0f / t33;
     _Bool t35 = t28 < (-80.0f);
-    float t36 = (0.0625f < t28) ? 0.0625f : t28, t37 = t35 ? (-80.0f) : t36;
-    _Bool t38 = t28 < (-0.5f);
-    float t39 = t30 ? t21 : 0.0f, t40 = (t25 & (t30 & (!t38))) ? t28 : 0.0f, t41 = FMA(1.442695f, t37, 12582912.0f);
-    float t42 = t17 * t34, t43 = t17 * t42;
-    float t44 = t26 ? 0.0f : t32;  // standard deviation
-    float t45 = 1.0f / t32, t46 = t26 ? 0.0f : t45, t47 = t46 * (t17 + t24), t48 = t30 ? t44 : 0.0f;
-    float t49 = celu_exact_part0(t41, t37) * as_float((127u + as_bits(t41)) << 23u), t50 = t35 ? 0.0f : t49;
-    float t51 = -t48, t52 = t25 ? t48 : t51;
-    _Bool t53 = t26 | (13.0f < t47);
-    float t54 = FMA(t17, FMA(t24, t34, FMA(t17, t34, -t42)), FMA(t24, t42, FMA(t17, t42, -t43)));
-    float t55 = t27 ? 0.0f : t54, t56 = t53 ? 0.0f : t55;
-    float t57 = t53 ? 13.0f : t47;  // |mean|/sigma
-    float t58 = t47 * t47, t59 = t27 ? t58 : t43, t60 = t53 ? 169.0f : t59, t61 = FMA(t57, 0.25f, 1.0f), t62 = -t57;
-    float t63 = t60 * (-0.5f), t64 = t25 ? t62 : t57, t65 = t44 + t64;
-    float t66 = 1.0f / t61;  // u = 1/(1 + t/4)
-    float t67 = FMA(t63, 1.442695f, 12582912.0f);
-    float t68 = 1.0f / FMA(0.25f, ABS(t65), 1.0f);  // u = 1/(1 + t/4)
-    float t69 = t67 - 12582912.0f, t70 = FMA(t69, -0.69314575f, t63) + FMA(t69, -1.4286068e-6f, t56 * (-0.5f));
-    float t71 = -t66, t72 = t66 * t66, t73 = t66 - 0.25f;
+    float t36 = (0.0625f < t28) ? 0.0625f : t28, t37 = t35 ? (-80.0f) : t36, t38 = 2.0f * t29;
+    _Bool t39 = t28 < (-0.5f);
+    float t40 = t30 ? t21 : 0.0f;
+    _Bool t41 = t38 < (-80.0f);
+    float t42 = (0.0f < t38) ? 0.0f : t38, t43 = t41 ? (-80.0f) : t42, t44 = (t25 & (t30 & (!t39))) ? t28 : 0.0f;
+    float t45 = FMA(1.442695f, t37, 12582912.0f), t46 = t45 - 12582912.0f;
+    float t47 = FMA(-0.69314575f, t46, t37) + ((-1.4286068e-6f) * t46), t48 = FMA(1.442695f, t43, 12582912.0f);
+    float t49 = t17 * t34, t50 = t48 - 12582912.0f, t51 = FMA(-0.69314575f, t50, t43) + ((-1.4286068e-6f) * t50);
+    float t52 = t17 * t49;
+    float t53 = t26 ? 0.0f : t32;  // standard deviation
+    float t54 = 1.0f / t32, t55 = t26 ? 0.0f : t54, t56 = t55 * (t17 + t24), t57 = t30 ? t53 : 0.0f;
+    float t58 = (1.0f + FMA(POLY4(t47, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t47 * t47,
+        t47)) * as_float((127u + as_bits(t45)) << 23u);
+    float t59 = t35 ? 0.0f : t58, t60 = -t57, t61 = t25 ? t57 : t60;
+    _Bool t62 = t26 | (13.0f < t56);
+    float t63 = FMA(t17, FMA(t24, t34, FMA(t17, t34, -t49)), FMA(t24, t49, FMA(t17, t49, -t52)));
+    float t64 = t27 ? 0.0f : t63, t65 = t62 ? 0.0f : t64;
+    float t66 = t62 ? 13.0f : t56;  // |mean|/sigma
+    float t67 = t56 * t56, t68 = t27 ? t67 : t52, t69 = t62 ? 169.0f : t68, t70 = FMA(t66, 0.25f, 1.0f), t71 = -t66;
+    float t72 = t69 * (-0.5f), t73 = t25 ? t71 : t66, t74 = t53 + t73;
+    float t75 = 1.0f / t70;  // u = 1/(1 + t/4)
+    float t76 = FMA(t72, 1.442695f, 12582912.0f);
+    float t77 = 1.0f / FMA(0.25f, ABS(t74), 1.0f);  // u = 1/(1 + t/4)
+    float t78 = 1.0f / FMA(0.25f, ABS(t53 + t74), 1.0f);  // u = 1/(1 + t/4)
+    float t79 = t76 - 12582912.0f, t80 = FMA(t79, -0.69314575f, t72) + FMA(t79, -1.4286068e-6f, t65 * (-0.5f));
+    float t81 = -t75, t82 = t75 * t75, t83 = t75 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t74 = FMA(POLY10(t73, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t66 * t72, (t66 * FMA(FMA(t57, 0.25f, -(t61
-        - 1.0f)), t71, FMA(t61, t71, 1.0f))) * (t72 * POLY3(t66, 2.9023442f, -2.0372577f, 0.76679516f,
+    float t84 = FMA(POLY10(t83, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t75 * t82, (t75 * FMA(FMA(t66, 0.25f, -(t70
+        - 1.0f)), t81, FMA(t70, t81, 1.0f))) * (t82 * POLY3(t75, 2.9023442f, -2.0372577f, 0.76679516f,
         -0.054394823f)));
-    float t75 = FMA(t74, -(t57 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t60 + t56)));
-    float t76 = (1.0f + FMA(POLY4(t70, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t70 * t70,
-        t70)) * as_float((as_bits(t67) + 127u) << 23u);
-    float t77 = t53 ? 0.0f : t76, t78 = t68 - 0.25f;
+    float t85 = FMA(t84, -(t66 * 2.0f), 0.3989423f) * (1.0f / (1.0f + (t69 + t65)));
+    float t86 = (1.0f + FMA(POLY4(t80, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t80 * t80,
+        t80)) * as_float((as_bits(t76) + 127u) << 23u);
+    float t87 = t62 ? 0.0f : t86, t88 = t77 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t79 = t68 * POLY10(t78, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+    float t89 = t77 * POLY10(t88, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
         0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t80 = t77 * t79;
-    _Bool t81 = t29 < 0.0f;
-    float t82 = t50 - t80;
-    float t83 = t81 ? t82 : t80;  // E[exp(X); X < 0]
-    float t84 = t77 * t52, t85 = t74 * 2.0f;
-    float t86 = t77 * FMA(t57, t75, t85);  // Phi(-t)
-    float t87 = t77 * t75, t88 = t25 ? 0.0f : t19;
-    float t89 = FMA(t44, t87, t88);  // E max(X, 0)
-    float t90 = t44 * t87, t91 = FMA(t74, t62, t75) * 0.33333334f, t92 = 0.25f * FMA(t62, t91, t74), t93 = 1.0f - t86;
-    float t94 = (t21 * (t74 * (t77 * 2.0f))) - (t90 * t90), t95 = t25 ? t93 : t86, t96 = t25 ? t86 : t93;
-    float t97 = FMA(t62, t92, t91) * 0.2f, t98 = FMA(t62, t97, t92) * 0.16666667f;
-    float t99 = FMA(t62, t98, t97) * 0.14285715f, t100 = FMA(t62, t99, t98) * 0.125f;
-    float t101 = FMA(t62, t100, t99) * 0.11111111f, t102 = FMA(t62, t101, t100) * 0.1f;
-    float t103 = FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t102, t52, t101), t100),
-        t99), t98), t97), t92), t91), t74), t75) * t84;
-    float t104 = t50 - 1.0f, t105 = 0.25f + t40;
-    float t106 = t40 * POLY5(t105, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t107 = t38 ? t104 : t106, t108 = t107 - t103, t109 = t25 ? t108 : t103, t110 = t83 - t95;
-    float t111 = t30 ? t109 : t110;  // E min(0, exp(X) - 1)
-    float t112 = (FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, FMA(t52, t102 * 1022.0f, t101 *
-        510.0f), t100 * 254.0f), t99 * 126.0f), t98 * 62.0f), t97 * 30.0f), t92 * 14.0f), t91 * 6.0f), t85) * (t52 *
-        t84)) - (t103 * t103);
-    float t113 = FMA(t103, 2.0f * t111, ((t39 * POLY3(t39, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t50 * t50)) -
-        t112);
-    float t114 = t25 ? t113 : t112, t115 = (t95 * t96) - (t96 * (2.0f * t83));
-    float t116 = celu_exact_part1(t21, t19, t29, t65, t44, t77);  // E[exp(2X); X < 0]
-    float t117 = t115 + (t116 - (t83 * t83)), t118 = t30 ? t114 : t117, t119 = t1 ? 65536.0f : 1.0f, t120 = t89 + t111;
-    float t121 = t18 ? t120 : t19, t122 = FMA(alpha_hi, t4, t119 * (alpha_hi * (t121 - t4)));
-    float t123 = (t21 - t94) - (t89 * (2.0f * t90));
-    float t124 = t25 ? t94 : t123;  // Var max(X, 0)
-    float t125 = (-2.0f) * (t89 * t111);
-    float t126 = (t118 < 0.0f) ? 0.0f : t118;  // variance of the left half
-    float t127 = t124 + (t125 + t126), t128 = (t127 < 0.0f) ? 0.0f : t127, t129 = t18 ? t128 : t19;
-    float t130 = t10 * (t10 * (t129 * (t0 + t6)));
-    *out_mean = t122;
-    *out_var = t130;
+    float t90 = t87 * t89;
+    _Bool t91 = t29 < 0.0f;
+    float t92 = t59 - t90;
+    float t93 = t91 ? t92 : t90;  // E[exp(X); X < 0]
+    float t94 = t78 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t95 = t78 * POLY10(t94, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t96 = t87 * t95, t97 = t87 * t61, t98 = t84 * 2.0f;
+    float t99 = t87 * FMA(t66, t85, t98);  // Phi(-t)
+    float t100 = t87 * t85, t101 = t25 ? 0.0f : t19;
+    float t102 = FMA(t53, t100, t101);  // E max(X, 0)
+    float t103 = t53 * t100, t104 = FMA(t84, t71, t85) * 0.33333334f, t105 = 0.25f * FMA(t71, t104, t84);
+    float t106 = 1.0f - t99, t107 = (t21 * (t84 * (t87 * 2.0f))) - (t103 * t103), t108 = t25 ? t106 : t99;
+    float t109 = t25 ? t99 : t106, t110 = FMA(t71, t105, t104) * 0.2f, t111 = FMA(t71, t110, t105) * 0.16666667f;
+    float t112 = FMA(t71, t111, t110) * 0.14285715f, t113 = FMA(t71, t112, t111) * 0.125f;
+    float t114 = FMA(t71, t113, t112) * 0.11111111f, t115 = FMA(t71, t114, t113) * 0.1f;
+    float t116 = FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t115, t61, t114), t113),
+        t112), t111), t110), t105), t104), t84), t85) * t97;
+    float t117 = t59 - 1.0f, t118 = 0.25f + t44;
+    float t119 = t44 * POLY5(t118, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t120 = t39 ? t117 : t119, t121 = t120 - t116, t122 = t25 ? t121 : t116, t123 = t93 - t108;
+    float t124 = t30 ? t122 : t123;  // E min(0, exp(X) - 1)
+    float t125 = (FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, FMA(t61, t115 * 1022.0f, t114 *
+        510.0f), t113 * 254.0f), t112 * 126.0f), t111 * 62.0f), t110 * 30.0f), t105 * 14.0f), t104 * 6.0f), t98) * (t61
+        * t97)) - (t116 * t116);
+    float t126 = FMA(t116, 2.0f * t124, ((t40 * POLY3(t40, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t59 * t59)) -
+        t125);
+    float t127 = t25 ? t126 : t125, t128 = (t108 * t109) - (t109 * (2.0f * t93));
+    _Bool t129 = FMA(t21, 2.0f, t19) < 0.0f;
+    float t130 = (1.0f + FMA(POLY4(t51, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t51 * t51,
+        t51)) * as_float((127u + as_bits(t48)) << 23u);
+    float t131 = t41 ? 0.0f : t130, t132 = t131 - t96;
+    float t133 = t129 ? t132 : t96;  // E[exp(2X); X < 0]
+    float t134 = t128 + (t133 - (t93 * t93)), t135 = t30 ? t127 : t134, t136 = t1 ? 65536.0f : 1.0f;
+    float t137 = t102 + t124, t138 = t18 ? t137 : t19, t139 = FMA(alpha_hi, t4, t136 * (alpha_hi * (t138 - t4)));
+    float t140 = (t21 - t107) - (t102 * (2.0f * t103));
+    float t141 = t25 ? t107 : t140;  // Var max(X, 0)
+    float t142 = (-2.0f) * (t102 * t124);
+    float t143 = (t135 < 0.0f) ? 0.0f : t135;  // variance of the left half
+    float t144 = t141 + (t142 + t143), t145 = (t144 < 0.0f) ? 0.0f : t144, t146 = t18 ? t145 : t19;
+    float t147 = t10 * (t10 * (t146 * (t0 + t6)));
+    *out_mean = t139;
+    *out_var = t147;
 }
 
 void celu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -153,69 +144,84 @@ INLINE void celu_exact_backward_element(
     _Bool t27 = t22 < 0.0625f;
     float t28 = t23 ? 1.0f : t22, t29 = SQRT(t28), t30 = t27 ? t22 : 0.0f;
     _Bool t31 = t25 < (-80.0f);
-    float t32 = (0.0625f < t25) ? 0.0625f : t25, t33 = t31 ? (-80.0f) : t32;
-    _Bool t34 = t25 < (-0.5f);
-    float t35 = (t16 & (t27 & (!t34))) ? t25 : 0.0f, t36 = FMA(1.442695f, t33, 12582912.0f);
-    float t37 = t23 ? 0.0f : t29;  // standard deviation
-    float t38 = 1.0f / t29, t39 = t23 ? 0.0f : t38, t40 = t39 * t15, t41 = t27 ? t37 : 0.0f;
-    float t42 = celu_exact_part0(t36, t33) * as_float((127u + as_bits(t36)) << 23u), t43 = t31 ? 0.0f : t42;
-    float t44 = -t41, t45 = t16 ? t41 : t44;
-    _Bool t46 = t23 | (13.0f < t40);
-    float t47 = t46 ? 13.0f : t40;  // |mean|/sigma
-    float t48 = t40 * t40, t49 = t24 ? 0x1p-127f : t22, t50 = t15 * (t15 * (1.0f / t49)), t51 = t24 ? t48 : t50;
-    float t52 = t46 ? 169.0f : t51;
-    float t53 = 1.0f / FMA(t47, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    float t54 = -t47, t55 = t52 * (-0.5f), t56 = t16 ? t54 : t47, t57 = t37 + t56;
-    float t58 = FMA(t55, 1.442695f, 12582912.0f);
-    float t59 = 1.0f / FMA(0.25f, ABS(t57), 1.0f);  // u = 1/(1 + t/4)
-    float t60 = t53 - 0.25f;
+    float t32 = (0.0625f < t25) ? 0.0625f : t25, t33 = t31 ? (-80.0f) : t32, t34 = 2.0f * t26;
+    _Bool t35 = t25 < (-0.5f), t36 = t34 < (-80.0f);
+    float t37 = (0.0f < t34) ? 0.0f : t34, t38 = t36 ? (-80.0f) : t37, t39 = (t16 & (t27 & (!t35))) ? t25 : 0.0f;
+    float t40 = FMA(1.442695f, t33, 12582912.0f), t41 = t40 - 12582912.0f;
+    float t42 = FMA(-0.69314575f, t41, t33) + ((-1.4286068e-6f) * t41), t43 = FMA(1.442695f, t38, 12582912.0f);
+    float t44 = t43 - 12582912.0f, t45 = FMA(-0.69314575f, t44, t38) + ((-1.4286068e-6f) * t44);
+    float t46 = t23 ? 0.0f : t29;  // standard deviation
+    float t47 = 1.0f / t29, t48 = t23 ? 0.0f : t47, t49 = t48 * t15, t50 = t27 ? t46 : 0.0f;
+    float t51 = (1.0f + FMA(POLY4(t42, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t42 * t42,
+        t42)) * as_float((127u + as_bits(t40)) << 23u);
+    float t52 = t31 ? 0.0f : t51, t53 = -t50, t54 = t16 ? t50 : t53;
+    _Bool t55 = t23 | (13.0f < t49);
+    float t56 = t55 ? 13.0f : t49;  // |mean|/sigma
+    float t57 = t49 * t49, t58 = t24 ? 0x1p-127f : t22, t59 = t15 * (t15 * (1.0f / t58)), t60 = t24 ? t57 : t59;
+    float t61 = t55 ? 169.0f : t60;
+    float t62 = 1.0f / FMA(t56, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t63 = -t56, t64 = t61 * (-0.5f), t65 = t16 ? t63 : t56, t66 = t46 + t65;
+    float t67 = FMA(t64, 1.442695f, 12582912.0f);
+    float t68 = 1.0f / FMA(0.25f, ABS(t66), 1.0f);  // u = 1/(1 + t/4)
+    float t69 = 1.0f / FMA(0.25f, ABS(t46 + t66), 1.0f);  // u = 1/(1 + t/4)
+    float t70 = t67 - 12582912.0f, t71 = FMA(t70, -0.69314575f, t64) + (t70 * (-1.4286068e-6f)), t72 = t62 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t61 = POLY10(t60, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t53 * (t53 * t53));
-    float t62 = FMA(t61, -(t47 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t52));
-    float t63 = celu_exact_part0(t58, t55) * as_float((as_bits(t58) + 127u) << 23u), t64 = t46 ? 0.0f : t63;
-    float t65 = t59 - 0.25f;
+    float t73 = POLY10(t72, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t62 * (t62 * t62));
+    float t74 = FMA(t73, -(t56 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t61));
+    float t75 = (1.0f + FMA(POLY4(t71, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t71 * t71,
+        t71)) * as_float((as_bits(t67) + 127u) << 23u);
+    float t76 = t55 ? 0.0f : t75, t77 = t68 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t66 = t59 * POLY10(t65, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+    float t78 = t68 * POLY10(t77, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
         0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t67 = t64 * t66;
-    _Bool t68 = t26 < 0.0f;
-    float t69 = t43 - t67;
-    float t70 = t68 ? t69 : t67;  // E[exp(X); X < 0]
-    float t71 = celu_exact_part1(t22, t5, t26, t57, t37, t64);  // E[exp(2X); X < 0]
-    float t72 = t64 * t45;
-    float t73 = t64 * 0.3989423f;  // phi(t)
-    float t74 = t39 * t73, t75 = t61 * 2.0f;
-    float t76 = t64 * FMA(t47, t62, t75);  // Phi(-t)
-    float t77 = t64 * t62, t78 = t16 ? 0.0f : t5;
-    float t79 = FMA(t37, t77, t78);  // E max(X, 0)
-    float t80 = t16 ? 0.0f : t47, t81 = t73 * (t77 + t80), t82 = FMA(t61, t54, t62) * 0.33333334f;
-    float t83 = 0.25f * FMA(t54, t82, t61), t84 = 1.0f - t76, t85 = t16 ? t84 : t76, t86 = t16 ? t76 : t84;
-    float t87 = FMA(t54, t83, t82) * 0.2f, t88 = FMA(t54, t87, t83) * 0.16666667f;
-    float t89 = FMA(t54, t88, t87) * 0.14285715f, t90 = FMA(t54, t89, t88) * 0.125f;
-    float t91 = FMA(t54, t90, t89) * 0.11111111f, t92 = FMA(t54, t91, t90) * 0.1f;
-    float t93 = FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t92, t45, t91), t90), t89),
-        t88), t87), t83), t82), t61), t62) * t72;
-    float t94 = t43 - 1.0f, t95 = 0.25f + t35;
-    float t96 = t35 * POLY5(t95, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t97 = t34 ? t94 : t96, t98 = t97 - t93, t99 = t16 ? t98 : t93, t100 = t70 - t85;
-    float t101 = t27 ? t99 : t100;  // E min(0, exp(X) - 1)
-    float t102 = t101 * t74;
-    float t103 = FMA(((t86 - t81) + ((((2.0f * t71) - t70) + (t102 - (t70 * t101))) + ((t81 - t102) - (t79 * t70)))) *
-        (t20 + FMA(t2, t19, FMA(t12, t11, FMA(t2, t11, -t20)))), grad_var, (t8 * ((0.5f * FMA(0.0f, t74, t70)) * (t18 +
-        FMA(t2, t17, FMA(t12, t10, FMA(t2, t10, -t18)))))) * grad_mean);
-    float t104 = (FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, FMA(t45, t92 * 1022.0f, t91 * 510.0f),
-        t90 * 254.0f), t89 * 126.0f), t88 * 62.0f), t87 * 30.0f), t83 * 14.0f), t82 * 6.0f), t75) * (t45 * t72)) - (t93
-        * t93);
-    float t105 = FMA(t93, 2.0f * t101, ((t30 * POLY3(t30, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t43 * t43)) -
-        t104);
-    float t106 = t16 ? t105 : t104, t107 = ((t85 * t86) - (t86 * (2.0f * t70))) + (t71 - (t70 * t70));
-    float t108 = t27 ? t106 : t107, t109 = t3 ? 65536.0f : 1.0f, t110 = (t79 * t85) - (t101 * t86);
-    float t111 = (t108 < 0.0f) ? 0.0f : t108;  // variance of the left half
-    float t112 = FMA(t109 * ((2.0f * FMA(0.0f, t110, t111 - (t79 * t101))) * (t11 + t19)), grad_var, ((t70 + t86) *
+    float t79 = t76 * t78;
+    _Bool t80 = t26 < 0.0f;
+    float t81 = t52 - t79;
+    float t82 = t80 ? t81 : t79;  // E[exp(X); X < 0]
+    float t83 = t69 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t84 = t69 * POLY10(t83, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t85 = t76 * t84;
+    _Bool t86 = FMA(t22, 2.0f, t5) < 0.0f;
+    float t87 = (1.0f + FMA(POLY4(t45, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t45 * t45,
+        t45)) * as_float((127u + as_bits(t43)) << 23u);
+    float t88 = t36 ? 0.0f : t87, t89 = t88 - t85;
+    float t90 = t86 ? t89 : t85;  // E[exp(2X); X < 0]
+    float t91 = t76 * t54;
+    float t92 = t76 * 0.3989423f;  // phi(t)
+    float t93 = t48 * t92, t94 = t73 * 2.0f;
+    float t95 = t76 * FMA(t56, t74, t94);  // Phi(-t)
+    float t96 = t76 * t74, t97 = t16 ? 0.0f : t5;
+    float t98 = FMA(t46, t96, t97);  // E max(X, 0)
+    float t99 = t16 ? 0.0f : t56, t100 = t92 * (t96 + t99), t101 = FMA(t73, t63, t74) * 0.33333334f;
+    float t102 = 0.25f * FMA(t63, t101, t73), t103 = 1.0f - t95, t104 = t16 ? t103 : t95, t105 = t16 ? t95 : t103;
+    float t106 = FMA(t63, t102, t101) * 0.2f, t107 = FMA(t63, t106, t102) * 0.16666667f;
+    float t108 = FMA(t63, t107, t106) * 0.14285715f, t109 = FMA(t63, t108, t107) * 0.125f;
+    float t110 = FMA(t63, t109, t108) * 0.11111111f, t111 = FMA(t63, t110, t109) * 0.1f;
+    float t112 = FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t111, t54, t110), t109),
+        t108), t107), t106), t102), t101), t73), t74) * t91;
+    float t113 = t52 - 1.0f, t114 = 0.25f + t39;
+    float t115 = t39 * POLY5(t114, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t116 = t35 ? t113 : t115, t117 = t116 - t112, t118 = t16 ? t117 : t112, t119 = t82 - t104;
+    float t120 = t27 ? t118 : t119;  // E min(0, exp(X) - 1)
+    float t121 = t120 * t93;
+    float t122 = FMA(((t105 - t100) + ((((2.0f * t90) - t82) + (t121 - (t82 * t120))) + ((t100 - t121) - (t98 * t82))))
+        * (t20 + FMA(t2, t19, FMA(t12, t11, FMA(t2, t11, -t20)))), grad_var, (t8 * ((0.5f * FMA(0.0f, t93, t82)) * (t18
+        + FMA(t2, t17, FMA(t12, t10, FMA(t2, t10, -t18)))))) * grad_mean);
+    float t123 = (FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, FMA(t54, t111 * 1022.0f, t110 *
+        510.0f), t109 * 254.0f), t108 * 126.0f), t107 * 62.0f), t106 * 30.0f), t102 * 14.0f), t101 * 6.0f), t94) * (t54
+        * t91)) - (t112 * t112);
+    float t124 = FMA(t112, 2.0f * t120, ((t30 * POLY3(t30, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t52 * t52)) -
+        t123);
+    float t125 = t16 ? t124 : t123, t126 = ((t104 * t105) - (t105 * (2.0f * t82))) + (t90 - (t82 * t82));
+    float t127 = t27 ? t125 : t126, t128 = t3 ? 65536.0f : 1.0f, t129 = (t98 * t104) - (t120 * t105);
+    float t130 = (t127 < 0.0f) ? 0.0f : t127;  // variance of the left half
+    float t131 = FMA(t128 * ((2.0f * FMA(0.0f, t129, t130 - (t98 * t120))) * (t11 + t19)), grad_var, ((t82 + t105) *
         (t10 + t17)) * grad_mean);
-    *out_grad_mean = t112;
-    *out_grad_var = t103;
+    *out_grad_mean = t131;
+    *out_grad_var = t122;
 }
 
 void celu_exact_backward(

@@ -11,30 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1):
-    t0 = p0 - 12582912.0
-    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
-    t2 = 1.0 + tl.fma(polynomial(t1, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t1 * t1, t1)
-    return t2
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
-    # J_0/sqrt(2 pi)
-    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
-        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t2 = p5 * t1
-    t3 = 2.0 * p2
-    t4 = t3 < (-80.0)
-    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
-    t6 = tl.fma(1.442695, t5, 12582912.0)
-    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
-    return t7
-
-
-@triton.jit
 def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t0 = (1.2676506e+30 < var) | (1.2980742e+33 < tl.abs(mean))
     t1 = t0 & (8.6736174e-19 < var)
@@ -107,49 +83,66 @@ def celu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t57 = t56 < (-80.0)
     t58 = tl.where(t57, -80.0, tl.where(0.0625 < t56, 0.0625, t56))
     t59 = tl.fma(1.442695, t58, 12582912.0)
-    t60 = (tl.where(t57, 0.0, _part0(t59, t58) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t60 = t59 - 12582912.0
+    t61 = tl.fma(-0.69314575, t60, t58) + ((-1.4286068e-6) * t60)
+    t62 = (tl.where(t57, 0.0, (1.0 + tl.fma(polynomial(t61, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t61 * t61, t61)) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t61 = t56 < (-0.5)
-    t62 = tl.where(t47 & (t44 & (~t61)), t56, 0.0)
-    t63 = t26 * 2.0
-    t64 = t53 * tl.fma(t21, t33, t63)  # Phi(-t)
-    t65 = 1.0 - t64
-    t66 = tl.where(t47, t65, t64)
-    t67 = t43 + tl.where(t47, t34, t21)
-    t68 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t67), 1.0))  # u = 1/(1 + t/4)
+    t63 = t56 < (-0.5)
+    t64 = tl.where(t47 & (t44 & (~t63)), t56, 0.0)
+    t65 = t26 * 2.0
+    t66 = t53 * tl.fma(t21, t33, t65)  # Phi(-t)
+    t67 = 1.0 - t66
+    t68 = tl.where(t47, t67, t66)
+    t69 = t43 + tl.where(t47, t34, t21)
+    t70 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t69), 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t69 = (t68 * polynomial(t68 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+    t71 = (t70 * polynomial(t70 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
         0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t70 = t53 * t69
-    t71 = t9 + t46
-    t72 = tl.where(t71 < 0.0, t60 - t70, t70)  # E[exp(X); X < 0]
+    t72 = t53 * t71
+    t73 = t9 + t46
+    t74 = tl.where(t73 < 0.0, t62 - t72, t72)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t73 = (tl.where(t44, tl.where(t47, tl.where(t61, t60 - 1.0, t62 * polynomial(0.25 + t62, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t72 - t66))
-    t74 = t53 * t33
-    t75 = tl.fma(t43, t74, tl.where(t47, 0.0, t46))  # E max(X, 0)
-    t76 = t14 == t14
-    t77 = tl.where(mean < 0.0, -1.0, 0.0)
-    t78 = tl.fma(alpha_hi, t77, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t76, t75 + t73, t46) - t77)))
-    t79 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t42 *
-        1022.0, t41 * 510.0), t40 * 254.0), t39 * 126.0), t38 * 62.0), t37 * 30.0), t36 * 14.0), t35 * 6.0), t63) *
+    t75 = (tl.where(t44, tl.where(t47, tl.where(t63, t62 - 1.0, t64 * polynomial(0.25 + t64, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t74 - t68))
+    t76 = t53 * t33
+    t77 = tl.fma(t43, t76, tl.where(t47, 0.0, t46))  # E max(X, 0)
+    t78 = t14 == t14
+    t79 = tl.where(mean < 0.0, -1.0, 0.0)
+    t80 = tl.fma(alpha_hi, t79, tl.where(t0, 65536.0, 1.0) * (alpha_hi * (tl.where(t78, t77 + t75, t46) - t79)))
+    t81 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t42 *
+        1022.0, t41 * 510.0), t40 * 254.0), t39 * 126.0), t38 * 62.0), t37 * 30.0), t36 * 14.0), t35 * 6.0), t65) *
         (t48 * t54)) - (t55 * t55))
-    t80 = tl.where(t44, t9, 0.0)
-    t81 = tl.where(t47, t64, t65)
-    t82 = (tl.where(t47, tl.fma(t55, 2.0 * t73, ((t80 * polynomial(t80, 0.041666668, (0.16666667, 0.5, 1.0))) * (t60 *
-        t60)) - t79), t79))
-    t83 = (t66 * t81) - (t81 * (2.0 * t72))
-    t84 = _part1(t9, t46, t71, t67, t43, t53)  # E[exp(2X); X < 0]
-    t85 = tl.where(t44, t82, t83 + (t84 - (t72 * t72)))
-    t86 = t43 * t74
-    t87 = (t9 * (t26 * (t53 * 2.0))) - (t86 * t86)
-    t88 = tl.where(t47, t87, (t9 - t87) - (t75 * (2.0 * t86)))  # Var max(X, 0)
-    t89 = (-2.0) * (t75 * t73)
-    t90 = tl.where(t85 < 0.0, 0.0, t85)  # variance of the left half
-    t91 = t88 + (t89 + t90)
-    t92 = tl.where(t1, 65536.0, 1.0)
-    t93 = t92 * (t92 * (tl.where(t76, tl.where(t91 < 0.0, 0.0, t91), t46) * (t4 + t7)))
-    return (t78, t93)
+    t82 = tl.where(t44, t9, 0.0)
+    t83 = tl.where(t47, t66, t67)
+    t84 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43 + t69), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t85 = (t84 * polynomial(t84 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t86 = t53 * t85
+    t87 = 2.0 * t73
+    t88 = t87 < (-80.0)
+    t89 = tl.where(t88, -80.0, tl.where(0.0 < t87, 0.0, t87))
+    t90 = tl.fma(1.442695, t89, 12582912.0)
+    t91 = t90 - 12582912.0
+    t92 = tl.fma(-0.69314575, t91, t89) + ((-1.4286068e-6) * t91)
+    t93 = (tl.where(t47, tl.fma(t55, 2.0 * t75, ((t82 * polynomial(t82, 0.041666668, (0.16666667, 0.5, 1.0))) * (t62 *
+        t62)) - t81), t81))
+    t94 = (t68 * t83) - (t83 * (2.0 * t74))
+    # E[exp(2X); X < 0]
+    t95 = (tl.where(tl.fma(t9, 2.0, t46) < 0.0, tl.where(t88, 0.0, (1.0 + tl.fma(polynomial(t92, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t92 * t92, t92)) * (((127 + (t90.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t86, t86))
+    t96 = tl.where(t44, t93, t94 + (t95 - (t74 * t74)))
+    t97 = t43 * t76
+    t98 = (t9 * (t26 * (t53 * 2.0))) - (t97 * t97)
+    t99 = tl.where(t47, t98, (t9 - t98) - (t77 * (2.0 * t97)))  # Var max(X, 0)
+    t100 = (-2.0) * (t77 * t75)
+    t101 = tl.where(t96 < 0.0, 0.0, t96)  # variance of the left half
+    t102 = t99 + (t100 + t101)
+    t103 = tl.where(t1, 65536.0, 1.0)
+    t104 = t103 * (t103 * (tl.where(t78, tl.where(t102 < 0.0, 0.0, t102), t46) * (t4 + t7)))
+    return (t80, t104)
 
 
 @triton.jit
@@ -207,65 +200,85 @@ def celu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t36 = tl.where(t35, t34, t34 * -1.0)
     t37 = t21 * (-0.5)
     t38 = tl.fma(t37, 1.442695, 12582912.0)
-    t39 = (tl.where(t16, 0.0, _part0(t38, t37) * ((((t38.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t39 = t38 - 12582912.0
+    t40 = tl.fma(t39, -0.69314575, t37) + (t39 * (-1.4286068e-6))
+    t41 = (tl.where(t16, 0.0, (1.0 + tl.fma(polynomial(t40, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t40 * t40, t40)) * ((((t38.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t40 = t39 * t36
-    t41 = (tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t31,
-        t36, t30), t29), t28), t27), t26), t25), t24), t19), t22) * t40)
-    t42 = tl.fma(t8, 0.5, t13)
-    t43 = t42 < (-80.0)
-    t44 = tl.where(t43, -80.0, tl.where(0.0625 < t42, 0.0625, t42))
-    t45 = tl.fma(1.442695, t44, 12582912.0)
-    t46 = (tl.where(t43, 0.0, _part0(t45, t44) * (((127 + (t45.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t42 = t41 * t36
+    t43 = (tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t31,
+        t36, t30), t29), t28), t27), t26), t25), t24), t19), t22) * t42)
+    t44 = tl.fma(t8, 0.5, t13)
+    t45 = t44 < (-80.0)
+    t46 = tl.where(t45, -80.0, tl.where(0.0625 < t44, 0.0625, t44))
+    t47 = tl.fma(1.442695, t46, 12582912.0)
+    t48 = t47 - 12582912.0
+    t49 = tl.fma(-0.69314575, t48, t46) + ((-1.4286068e-6) * t48)
+    t50 = (tl.where(t45, 0.0, (1.0 + tl.fma(polynomial(t49, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t49 * t49, t49)) * (((127 + (t47.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t47 = t42 < (-0.5)
-    t48 = tl.where(t35 & (t33 & (~t47)), t42, 0.0)
-    t49 = t19 * 2.0
-    t50 = t39 * tl.fma(t17, t22, t49)  # Phi(-t)
-    t51 = 1.0 - t50
-    t52 = tl.where(t35, t51, t50)
-    t53 = t32 + tl.where(t35, t23, t17)
-    t54 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t53), 1.0))  # u = 1/(1 + t/4)
+    t51 = t44 < (-0.5)
+    t52 = tl.where(t35 & (t33 & (~t51)), t44, 0.0)
+    t53 = t19 * 2.0
+    t54 = t41 * tl.fma(t17, t22, t53)  # Phi(-t)
+    t55 = 1.0 - t54
+    t56 = tl.where(t35, t55, t54)
+    t57 = t32 + tl.where(t35, t23, t17)
+    t58 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t57), 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t55 = (t54 * polynomial(t54 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+    t59 = (t58 * polynomial(t58 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
         0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t56 = t39 * t55
-    t57 = t13 + t8
-    t58 = tl.where(t57 < 0.0, t46 - t56, t56)  # E[exp(X); X < 0]
+    t60 = t41 * t59
+    t61 = t13 + t8
+    t62 = tl.where(t61 < 0.0, t50 - t60, t60)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t59 = (tl.where(t33, tl.where(t35, tl.where(t47, t46 - 1.0, t48 * polynomial(0.25 + t48, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t41, t41), t58 - t52))
-    t60 = ((tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, t31 *
-        1022.0, t30 * 510.0), t29 * 254.0), t28 * 126.0), t27 * 62.0), t26 * 30.0), t25 * 14.0), t24 * 6.0), t49) *
-        (t36 * t40)) - (t41 * t41))
-    t61 = tl.where(t33, t8, 0.0)
-    t62 = tl.where(t35, t50, t51)
-    t63 = _part1(t8, t13, t57, t53, t32, t39)  # E[exp(2X); X < 0]
-    t64 = (tl.where(t33, tl.where(t35, tl.fma(t41, 2.0 * t59, ((t61 * polynomial(t61, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t46 * t46)) - t60), t60), ((t52 * t62) - (t62 * (2.0 * t58))) + (t63 - (t58 * t58))))
-    t65 = t39 * t22
-    t66 = tl.fma(t32, t65, tl.where(t35, 0.0, t13))  # E max(X, 0)
-    t67 = t3 * t12
-    t68 = t12 * -1.0
-    t69 = t12 * tl.fma(alpha_lo, t68, tl.fma(alpha_hi, t68, 1.0))
-    t70 = tl.fma(t3, t69, tl.fma(t4, t12, tl.fma(t3, t12, t67 * -1.0)))
-    t71 = alpha_hi * t12
-    t72 = tl.fma(alpha_hi, t69, tl.fma(alpha_lo, t12, tl.fma(alpha_hi, t12, t71 * -1.0)))
-    t73 = tl.where(t1, 65536.0, 1.0)
-    t74 = (t66 * t52) - (t59 * t62)
-    t75 = tl.where(t64 < 0.0, 0.0, t64)  # variance of the left half
-    t76 = (tl.fma(t73 * ((2.0 * tl.fma(0.0, t74, t75 - (t66 * t59))) * (t67 + t70)), grad_var, ((t58 + t62) * (t71 +
-        t72)) * grad_mean))
-    t77 = t39 * 0.3989423  # phi(t)
-    t78 = t11 * t77
-    t79 = t59 * t78
-    t80 = t77 * (t65 + tl.where(t35, 0.0, t17))
-    t81 = t12 * t67
-    t82 = t12 * t71
-    t83 = (tl.fma(((t62 - t80) + ((((2.0 * t63) - t58) + (t79 - (t58 * t59))) + ((t80 - t79) - (t66 * t58)))) * (t81 +
-        tl.fma(t12, t70, tl.fma(t69, t67, tl.fma(t12, t67, t81 * -1.0)))), grad_var, (t2 * ((0.5 * tl.fma(0.0, t78,
-        t58)) * (t82 + tl.fma(t12, t72, tl.fma(t69, t71, tl.fma(t12, t71, t82 * -1.0)))))) * grad_mean))
-    return (t76, t83)
+    t63 = (tl.where(t33, tl.where(t35, tl.where(t51, t50 - 1.0, t52 * polynomial(0.25 + t52, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t43, t43), t62 - t56))
+    t64 = ((tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, tl.fma(t36, t31 *
+        1022.0, t30 * 510.0), t29 * 254.0), t28 * 126.0), t27 * 62.0), t26 * 30.0), t25 * 14.0), t24 * 6.0), t53) *
+        (t36 * t42)) - (t43 * t43))
+    t65 = tl.where(t33, t8, 0.0)
+    t66 = tl.where(t35, t54, t55)
+    t67 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t32 + t57), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t68 = (t67 * polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t69 = t41 * t68
+    t70 = 2.0 * t61
+    t71 = t70 < (-80.0)
+    t72 = tl.where(t71, -80.0, tl.where(0.0 < t70, 0.0, t70))
+    t73 = tl.fma(1.442695, t72, 12582912.0)
+    t74 = t73 - 12582912.0
+    t75 = tl.fma(-0.69314575, t74, t72) + ((-1.4286068e-6) * t74)
+    # E[exp(2X); X < 0]
+    t76 = (tl.where(tl.fma(t8, 2.0, t13) < 0.0, tl.where(t71, 0.0, (1.0 + tl.fma(polynomial(t75, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t75 * t75, t75)) * (((127 + (t73.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t69, t69))
+    t77 = (tl.where(t33, tl.where(t35, tl.fma(t43, 2.0 * t63, ((t65 * polynomial(t65, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t50 * t50)) - t64), t64), ((t56 * t66) - (t66 * (2.0 * t62))) + (t76 - (t62 * t62))))
+    t78 = t41 * t22
+    t79 = tl.fma(t32, t78, tl.where(t35, 0.0, t13))  # E max(X, 0)
+    t80 = t3 * t12
+    t81 = t12 * -1.0
+    t82 = t12 * tl.fma(alpha_lo, t81, tl.fma(alpha_hi, t81, 1.0))
+    t83 = tl.fma(t3, t82, tl.fma(t4, t12, tl.fma(t3, t12, t80 * -1.0)))
+    t84 = alpha_hi * t12
+    t85 = tl.fma(alpha_hi, t82, tl.fma(alpha_lo, t12, tl.fma(alpha_hi, t12, t84 * -1.0)))
+    t86 = tl.where(t1, 65536.0, 1.0)
+    t87 = (t79 * t56) - (t63 * t66)
+    t88 = tl.where(t77 < 0.0, 0.0, t77)  # variance of the left half
+    t89 = (tl.fma(t86 * ((2.0 * tl.fma(0.0, t87, t88 - (t79 * t63))) * (t80 + t83)), grad_var, ((t62 + t66) * (t84 +
+        t85)) * grad_mean))
+    t90 = t41 * 0.3989423  # phi(t)
+    t91 = t11 * t90
+    t92 = t63 * t91
+    t93 = t90 * (t78 + tl.where(t35, 0.0, t17))
+    t94 = t12 * t80
+    t95 = t12 * t84
+    t96 = (tl.fma(((t66 - t93) + ((((2.0 * t76) - t62) + (t92 - (t62 * t63))) + ((t93 - t92) - (t79 * t62)))) * (t94 +
+        tl.fma(t12, t83, tl.fma(t82, t80, tl.fma(t12, t80, t94 * -1.0)))), grad_var, (t2 * ((0.5 * tl.fma(0.0, t91,
+        t62)) * (t95 + tl.fma(t12, t85, tl.fma(t82, t84, tl.fma(t12, t84, t95 * -1.0)))))) * grad_mean))
+    return (t89, t96)
 
 
 @triton.jit

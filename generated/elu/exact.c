@@ -5,30 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float elu_exact_part0(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f, t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float elu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
-{
-    float t0 = 2.0f * p2;
-    _Bool t1 = t0 < (-80.0f);
-    float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
-    float t6 = t5 - 0.25f;
-    // J_0/sqrt(2 pi)
-    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
-        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t8 = p5 * t7;
-    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t10 = elu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10, t12 = t11 - t8;
-    float t13 = t9 ? t12 : t8;
-    return t13;
-}
-
 INLINE void elu_exact_forward_element(
     float mean, float var, float alpha_hi, float alpha_lo, out_ptr out_mean, out_ptr out_var)
 {
@@ -43,84 +19,102 @@ INLINE void elu_exact_forward_element(
     _Bool t11 = t4 < 0.0625f;
     float t12 = t7 ? 1.0f : t4, t13 = SQRT(t12), t14 = t8 ? 0x1p-127f : t4, t15 = 1.0f / t14;
     _Bool t16 = t9 < (-80.0f);
-    float t17 = (0.0625f < t9) ? 0.0625f : t9, t18 = t16 ? (-80.0f) : t17;
-    _Bool t19 = t9 < (-0.5f);
-    float t20 = t11 ? t4 : 0.0f, t21 = (t1 & (t11 & (!t19))) ? t9 : 0.0f, t22 = FMA(1.442695f, t18, 12582912.0f);
-    float t23 = t0 * t15, t24 = t0 * t23;
-    float t25 = t7 ? 0.0f : t13;  // standard deviation
-    float t26 = 1.0f / t13, t27 = t7 ? 0.0f : t26, t28 = t27 * t0, t29 = t11 ? t25 : 0.0f;
-    float t30 = elu_exact_part0(t22, t18) * as_float((127u + as_bits(t22)) << 23u), t31 = t16 ? 0.0f : t30, t32 = -t29;
-    float t33 = t1 ? t29 : t32;
-    _Bool t34 = t7 | (13.0f < t28);
-    float t35 = t34 ? 13.0f : t28;  // |mean|/sigma
-    float t36 = t28 * t28, t37 = t24 + FMA(t0, FMA(t0, t15, -t23), FMA(t0, t23, -t24)), t38 = t8 ? t36 : t37;
-    float t39 = t34 ? 169.0f : t38, t40 = FMA(t35, 0.25f, 1.0f), t41 = -(t35 * 2.0f), t42 = -t35;
-    float t43 = 1.0f / (1.0f + t39), t44 = t1 ? t42 : t35, t45 = t25 + t44, t46 = t39 * (-0.5f);
-    float t47 = 1.0f / t40;  // u = 1/(1 + t/4)
-    float t48 = FMA(t46, 1.442695f, 12582912.0f), t49 = FMA(0.25f, ABS(t45), 1.0f);
-    float t50 = 1.0f / t49;  // u = 1/(1 + t/4)
-    float t51 = t47 - 0.25f, t52 = t47 * t47, t53 = -t47;
-    float t54 = POLY8(t51, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+    float t17 = (0.0625f < t9) ? 0.0625f : t9, t18 = t16 ? (-80.0f) : t17, t19 = 2.0f * t10;
+    _Bool t20 = t9 < (-0.5f);
+    float t21 = t11 ? t4 : 0.0f;
+    _Bool t22 = t19 < (-80.0f);
+    float t23 = (0.0f < t19) ? 0.0f : t19, t24 = t22 ? (-80.0f) : t23, t25 = (t1 & (t11 & (!t20))) ? t9 : 0.0f;
+    float t26 = FMA(1.442695f, t18, 12582912.0f), t27 = t26 - 12582912.0f;
+    float t28 = FMA(-0.69314575f, t27, t18) + ((-1.4286068e-6f) * t27), t29 = FMA(1.442695f, t24, 12582912.0f);
+    float t30 = t0 * t15, t31 = t29 - 12582912.0f, t32 = FMA(-0.69314575f, t31, t24) + ((-1.4286068e-6f) * t31);
+    float t33 = t0 * t30;
+    float t34 = t7 ? 0.0f : t13;  // standard deviation
+    float t35 = 1.0f / t13, t36 = t7 ? 0.0f : t35, t37 = t36 * t0, t38 = t11 ? t34 : 0.0f;
+    float t39 = (1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28)) * as_float((127u + as_bits(t26)) << 23u);
+    float t40 = t16 ? 0.0f : t39, t41 = -t38, t42 = t1 ? t38 : t41;
+    _Bool t43 = t7 | (13.0f < t37);
+    float t44 = t43 ? 13.0f : t37;  // |mean|/sigma
+    float t45 = t37 * t37, t46 = t33 + FMA(t0, FMA(t0, t15, -t30), FMA(t0, t30, -t33)), t47 = t8 ? t45 : t46;
+    float t48 = t43 ? 169.0f : t47, t49 = FMA(t44, 0.25f, 1.0f), t50 = -(t44 * 2.0f), t51 = -t44;
+    float t52 = 1.0f / (1.0f + t48), t53 = t1 ? t51 : t44, t54 = t34 + t53, t55 = t48 * (-0.5f);
+    float t56 = 1.0f / t49;  // u = 1/(1 + t/4)
+    float t57 = FMA(t55, 1.442695f, 12582912.0f), t58 = FMA(0.25f, ABS(t54), 1.0f);
+    float t59 = 1.0f / FMA(0.25f, ABS(t34 + t54), 1.0f);  // u = 1/(1 + t/4)
+    float t60 = t57 - 12582912.0f, t61 = FMA(t60, -0.69314575f, t55) + (t60 * (-1.4286068e-6f));
+    float t62 = 1.0f / t58;  // u = 1/(1 + t/4)
+    float t63 = t56 - 0.25f, t64 = t56 * t56, t65 = -t56;
+    float t66 = POLY8(t63, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
         0.17142972f, 0.15958565f, 0.10685132f);
-    float t55 = t47 * t52, t56 = elu_exact_part0(t48, t46) * as_float((as_bits(t48) + 127u) << 23u);
-    float t57 = t34 ? 0.0f : t56, t58 = t50 - 0.25f;
+    float t67 = t56 * t64;
+    float t68 = (1.0f + FMA(POLY4(t61, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t61 * t61,
+        t61)) * as_float((as_bits(t57) + 127u) << 23u);
+    float t69 = t43 ? 0.0f : t68, t70 = t62 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t59 = FMA(t50, POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
-        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t50 * FMA(t49, -t50, 1.0f)) *
-        POLY3(t50, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
-    float t60 = t57 * t59;
-    _Bool t61 = t10 < 0.0f;
-    float t62 = t31 - t60;
-    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
-    float t64 = t57 * t33, t65 = t51 * t54, t66 = 0.050817315f + t65, t67 = t51 * t66, t68 = t66 - t65;
-    float t69 = 0.014190124f + t67, t70 = t69 - t67;
-    float t71 = t69 * t55;  // J_2/sqrt(2 pi)
-    float t72 = t71 * t41;
-    float t73 = ((t47 * FMA(FMA(t35, 0.25f, -(t40 - 1.0f)), t53, FMA(t40, t53, 1.0f))) * (t52 * POLY3(t47, 2.9023442f,
-        -2.0372577f, 0.76679516f, -0.054394823f))) + FMA(t69, FMA(t47, t52, -t55), FMA((-2.7928015e-10f) + FMA(t51,
-        (-1.383553e-9f) + (((t65 - (t66 - t68)) + (0.050817315f - t68)) + FMA(t51, t54, -t65)), ((t67 - (t69 - t70)) +
-        (0.014190124f - t70)) + FMA(t51, t66, -t67)), t55, FMA(t69, t55, -t71)));
-    float t74 = 0.3989423f + t72, t75 = t71 + t73, t76 = t74 * t43;
-    float t77 = t43 * (((-1.133517e-8f) + FMA(t73, t41, (t72 - (t74 - 0.3989423f)) + FMA(t71, t41, -t72))) + FMA(t39,
-        -t76, t74 - t76));
-    float t78 = t57 * t76, t79 = t25 * t78, t80 = t76 + t77, t81 = FMA(t57, t77, FMA(t57, t76, -t78));
-    float t82 = t6 + t79;  // E max(X, 0)
-    float t83 = t25 * (t78 + t81), t84 = t82 - t79;
-    float t85 = FMA(t25, t81, ((t79 - (t82 - t84)) + (t6 - t84)) + FMA(t25, t78, -t79)), t86 = 2.0f * t75;
-    float t87 = t57 * FMA(t35, t80, t86);  // Phi(-t)
-    float t88 = FMA(t75, t42, t80) * 0.33333334f, t89 = t82 + t85, t90 = 0.25f * FMA(t42, t88, t75), t91 = 1.0f - t87;
-    float t92 = (t4 * (t75 * (t57 * 2.0f))) - (t83 * t83), t93 = t1 ? t91 : t87, t94 = (-t87) - (t91 - 1.0f);
-    float t95 = t91 + t94, t96 = t1 ? t87 : t95, t97 = t1 ? t94 : 0.0f, t98 = t63 - t93;
-    float t99 = FMA(t42, t90, t88) * 0.2f, t100 = (t63 - (t93 + t98)) - t97, t101 = t11 ? 0.0f : t100;
-    float t102 = FMA(t42, t99, t90) * 0.16666667f, t103 = FMA(t42, t102, t99) * 0.14285715f;
-    float t104 = FMA(t42, t103, t102) * 0.125f, t105 = FMA(t42, t104, t103) * 0.11111111f;
-    float t106 = FMA(t42, t105, t104) * 0.1f;
-    float t107 = FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t106, t33, t105), t104),
-        t103), t102), t99), t90), t88), t75), t80) * t64;
-    float t108 = t31 - 1.0f, t109 = 0.25f + t21;
-    float t110 = t21 * POLY5(t109, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t111 = t19 ? t108 : t110, t112 = t111 - t107, t113 = t1 ? t112 : t107;
-    float t114 = t11 ? t113 : t98;  // E min(0, exp(X) - 1)
-    float t115 = (FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, FMA(t33, t106 * 1022.0f, t105 *
-        510.0f), t104 * 254.0f), t103 * 126.0f), t102 * 62.0f), t99 * 30.0f), t90 * 14.0f), t88 * 6.0f), t86) * (t33 *
-        t64)) - (t107 * t107);
-    float t116 = t114 + t101;
-    float t117 = FMA(t107, 2.0f * t116, ((t20 * POLY3(t20, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t31 * t31)) -
-        t115);
-    float t118 = t1 ? t117 : t115, t119 = (t96 * (t93 + t97)) - (t96 * (2.0f * t63));
-    float t120 = elu_exact_part1(t4, mean, t10, t45, t25, t57);  // E[exp(2X); X < 0]
-    float t121 = t119 + (t120 - (t63 * t63)), t122 = t11 ? t118 : t121, t123 = alpha_hi * t114, t124 = t82 + t123;
-    float t125 = t124 - t82;
-    float t126 = t124 + (((t82 - (t124 - t125)) + (t123 - t125)) + (t85 + FMA(alpha_hi, t101, FMA(alpha_lo, t114,
-        FMA(alpha_hi, t114, -t123)))));
-    float t127 = t5 ? t126 : mean, t128 = (t4 - t92) - (t89 * (2.0f * t83));
-    float t129 = t1 ? t92 : t128;  // Var max(X, 0)
-    float t130 = (t122 < 0.0f) ? 0.0f : t122;  // variance of the left half
-    float t131 = t129 + FMA(t130, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
-        (t89 * t116) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
-    float t132 = (t131 < 0.0f) ? 0.0f : t131, t133 = t5 ? t132 : mean;
-    *out_mean = t127;
-    *out_var = t133;
+    float t71 = FMA(t62, POLY10(t70, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f,
+        0.080631725f, 0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f), (t62 * FMA(t58, -t62, 1.0f)) *
+        POLY3(t62, 1.6193924f, -0.47341943f, 0.31472093f, 0.0973791f));
+    float t72 = t69 * t71;
+    _Bool t73 = t10 < 0.0f;
+    float t74 = t40 - t72;
+    float t75 = t73 ? t74 : t72;  // E[exp(X); X < 0]
+    float t76 = t59 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t77 = t59 * POLY10(t76, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t78 = t69 * t77, t79 = t69 * t42, t80 = t63 * t66, t81 = 0.050817315f + t80, t82 = t63 * t81;
+    float t83 = t81 - t80, t84 = 0.014190124f + t82, t85 = t84 - t82;
+    float t86 = t84 * t67;  // J_2/sqrt(2 pi)
+    float t87 = t86 * t50;
+    float t88 = ((t56 * FMA(FMA(t44, 0.25f, -(t49 - 1.0f)), t65, FMA(t49, t65, 1.0f))) * (t64 * POLY3(t56, 2.9023442f,
+        -2.0372577f, 0.76679516f, -0.054394823f))) + FMA(t84, FMA(t56, t64, -t67), FMA((-2.7928015e-10f) + FMA(t63,
+        (-1.383553e-9f) + (((t80 - (t81 - t83)) + (0.050817315f - t83)) + FMA(t63, t66, -t80)), ((t82 - (t84 - t85)) +
+        (0.014190124f - t85)) + FMA(t63, t81, -t82)), t67, FMA(t84, t67, -t86)));
+    float t89 = 0.3989423f + t87, t90 = t86 + t88, t91 = t89 * t52;
+    float t92 = t52 * (((-1.133517e-8f) + FMA(t88, t50, (t87 - (t89 - 0.3989423f)) + FMA(t86, t50, -t87))) + FMA(t48,
+        -t91, t89 - t91));
+    float t93 = t69 * t91, t94 = t34 * t93, t95 = t91 + t92, t96 = FMA(t69, t92, FMA(t69, t91, -t93));
+    float t97 = t6 + t94;  // E max(X, 0)
+    float t98 = t34 * (t93 + t96), t99 = t97 - t94;
+    float t100 = FMA(t34, t96, ((t94 - (t97 - t99)) + (t6 - t99)) + FMA(t34, t93, -t94)), t101 = 2.0f * t90;
+    float t102 = t69 * FMA(t44, t95, t101);  // Phi(-t)
+    float t103 = FMA(t90, t51, t95) * 0.33333334f, t104 = t97 + t100, t105 = 0.25f * FMA(t51, t103, t90);
+    float t106 = 1.0f - t102, t107 = (t4 * (t90 * (t69 * 2.0f))) - (t98 * t98), t108 = t1 ? t106 : t102;
+    float t109 = (-t102) - (t106 - 1.0f), t110 = t106 + t109, t111 = t1 ? t102 : t110, t112 = t1 ? t109 : 0.0f;
+    float t113 = t75 - t108, t114 = FMA(t51, t105, t103) * 0.2f, t115 = (t75 - (t108 + t113)) - t112;
+    float t116 = t11 ? 0.0f : t115, t117 = FMA(t51, t114, t105) * 0.16666667f;
+    float t118 = FMA(t51, t117, t114) * 0.14285715f, t119 = FMA(t51, t118, t117) * 0.125f;
+    float t120 = FMA(t51, t119, t118) * 0.11111111f, t121 = FMA(t51, t120, t119) * 0.1f;
+    float t122 = FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t121, t42, t120), t119),
+        t118), t117), t114), t105), t103), t90), t95) * t79;
+    float t123 = t40 - 1.0f, t124 = 0.25f + t25;
+    float t125 = t25 * POLY5(t124, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t126 = t20 ? t123 : t125, t127 = t126 - t122, t128 = t1 ? t127 : t122;
+    float t129 = t11 ? t128 : t113;  // E min(0, exp(X) - 1)
+    float t130 = (FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, FMA(t42, t121 * 1022.0f, t120 *
+        510.0f), t119 * 254.0f), t118 * 126.0f), t117 * 62.0f), t114 * 30.0f), t105 * 14.0f), t103 * 6.0f), t101) *
+        (t42 * t79)) - (t122 * t122);
+    float t131 = t129 + t116;
+    float t132 = FMA(t122, 2.0f * t131, ((t21 * POLY3(t21, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t40 * t40)) -
+        t130);
+    float t133 = t1 ? t132 : t130, t134 = (t111 * (t108 + t112)) - (t111 * (2.0f * t75));
+    _Bool t135 = FMA(t4, 2.0f, mean) < 0.0f;
+    float t136 = (1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
+        t32)) * as_float((127u + as_bits(t29)) << 23u);
+    float t137 = t22 ? 0.0f : t136, t138 = t137 - t78;
+    float t139 = t135 ? t138 : t78;  // E[exp(2X); X < 0]
+    float t140 = t134 + (t139 - (t75 * t75)), t141 = t11 ? t133 : t140, t142 = alpha_hi * t129, t143 = t97 + t142;
+    float t144 = t143 - t97;
+    float t145 = t143 + (((t97 - (t143 - t144)) + (t142 - t144)) + (t100 + FMA(alpha_hi, t116, FMA(alpha_lo, t129,
+        FMA(alpha_hi, t129, -t142)))));
+    float t146 = t5 ? t145 : mean, t147 = (t4 - t107) - (t104 * (2.0f * t98));
+    float t148 = t1 ? t107 : t147;  // Var max(X, 0)
+    float t149 = (t141 < 0.0f) ? 0.0f : t141;  // variance of the left half
+    float t150 = t148 + FMA(t149, t2 + FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_lo, FMA(alpha_hi, alpha_hi, -t2))),
+        (t104 * t131) * ((alpha_hi * (-2.0f)) + (alpha_lo * (-2.0f))));
+    float t151 = (t150 < 0.0f) ? 0.0f : t150, t152 = t5 ? t151 : mean;
+    *out_mean = t146;
+    *out_var = t152;
 }
 
 void elu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -147,66 +141,82 @@ INLINE void elu_exact_backward_element(
     _Bool t12 = t4 < 0.0625f;
     float t13 = t8 ? 1.0f : t4, t14 = SQRT(t13), t15 = t12 ? t4 : 0.0f;
     _Bool t16 = t10 < (-80.0f);
-    float t17 = (0.0625f < t10) ? 0.0625f : t10, t18 = t16 ? (-80.0f) : t17;
-    _Bool t19 = t10 < (-0.5f);
-    float t20 = (t1 & (t12 & (!t19))) ? t10 : 0.0f, t21 = FMA(1.442695f, t18, 12582912.0f);
-    float t22 = t8 ? 0.0f : t14;  // standard deviation
-    float t23 = 1.0f / t14, t24 = t8 ? 0.0f : t23, t25 = t24 * t0, t26 = t12 ? t22 : 0.0f;
-    float t27 = elu_exact_part0(t21, t18) * as_float((127u + as_bits(t21)) << 23u), t28 = t16 ? 0.0f : t27, t29 = -t26;
-    float t30 = t1 ? t26 : t29;
-    _Bool t31 = t8 | (13.0f < t25);
-    float t32 = t31 ? 13.0f : t25;  // |mean|/sigma
-    float t33 = t25 * t25, t34 = t9 ? 0x1p-127f : t4, t35 = t0 * (t0 * (1.0f / t34)), t36 = t9 ? t33 : t35;
-    float t37 = t31 ? 169.0f : t36;
-    float t38 = 1.0f / FMA(t32, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    float t39 = -t32, t40 = t37 * (-0.5f), t41 = t1 ? t39 : t32, t42 = t22 + t41;
-    float t43 = FMA(t40, 1.442695f, 12582912.0f);
-    float t44 = 1.0f / FMA(0.25f, ABS(t42), 1.0f);  // u = 1/(1 + t/4)
-    float t45 = t38 - 0.25f;
+    float t17 = (0.0625f < t10) ? 0.0625f : t10, t18 = t16 ? (-80.0f) : t17, t19 = 2.0f * t11;
+    _Bool t20 = t10 < (-0.5f), t21 = t19 < (-80.0f);
+    float t22 = (0.0f < t19) ? 0.0f : t19, t23 = t21 ? (-80.0f) : t22, t24 = (t1 & (t12 & (!t20))) ? t10 : 0.0f;
+    float t25 = FMA(1.442695f, t18, 12582912.0f), t26 = t25 - 12582912.0f;
+    float t27 = FMA(-0.69314575f, t26, t18) + ((-1.4286068e-6f) * t26), t28 = FMA(1.442695f, t23, 12582912.0f);
+    float t29 = t28 - 12582912.0f, t30 = FMA(-0.69314575f, t29, t23) + ((-1.4286068e-6f) * t29);
+    float t31 = t8 ? 0.0f : t14;  // standard deviation
+    float t32 = 1.0f / t14, t33 = t8 ? 0.0f : t32, t34 = t33 * t0, t35 = t12 ? t31 : 0.0f;
+    float t36 = (1.0f + FMA(POLY4(t27, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t27 * t27,
+        t27)) * as_float((127u + as_bits(t25)) << 23u);
+    float t37 = t16 ? 0.0f : t36, t38 = -t35, t39 = t1 ? t35 : t38;
+    _Bool t40 = t8 | (13.0f < t34);
+    float t41 = t40 ? 13.0f : t34;  // |mean|/sigma
+    float t42 = t34 * t34, t43 = t9 ? 0x1p-127f : t4, t44 = t0 * (t0 * (1.0f / t43)), t45 = t9 ? t42 : t44;
+    float t46 = t40 ? 169.0f : t45;
+    float t47 = 1.0f / FMA(t41, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t48 = -t41, t49 = t46 * (-0.5f), t50 = t1 ? t48 : t41, t51 = t31 + t50;
+    float t52 = FMA(t49, 1.442695f, 12582912.0f);
+    float t53 = 1.0f / FMA(0.25f, ABS(t51), 1.0f);  // u = 1/(1 + t/4)
+    float t54 = 1.0f / FMA(0.25f, ABS(t31 + t51), 1.0f);  // u = 1/(1 + t/4)
+    float t55 = t52 - 12582912.0f, t56 = FMA(t55, -0.69314575f, t49) + (t55 * (-1.4286068e-6f)), t57 = t47 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t46 = POLY10(t45, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t38 * (t38 * t38));
-    float t47 = FMA(t46, -(t32 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t37));
-    float t48 = elu_exact_part0(t43, t40) * as_float((as_bits(t43) + 127u) << 23u), t49 = t31 ? 0.0f : t48;
-    float t50 = t44 - 0.25f;
+    float t58 = POLY10(t57, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t47 * (t47 * t47));
+    float t59 = FMA(t58, -(t41 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t46));
+    float t60 = (1.0f + FMA(POLY4(t56, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t56 * t56,
+        t56)) * as_float((as_bits(t52) + 127u) << 23u);
+    float t61 = t40 ? 0.0f : t60, t62 = t53 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t51 = t44 * POLY10(t50, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+    float t63 = t53 * POLY10(t62, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
         0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t52 = t49 * t51;
-    _Bool t53 = t11 < 0.0f;
-    float t54 = t28 - t52;
-    float t55 = t53 ? t54 : t52;  // E[exp(X); X < 0]
-    float t56 = elu_exact_part1(t4, mean, t11, t42, t22, t49);  // E[exp(2X); X < 0]
-    float t57 = t49 * t30;
-    float t58 = t49 * 0.3989423f;  // phi(t)
-    float t59 = t24 * t58, t60 = t46 * 2.0f;
-    float t61 = t49 * FMA(t32, t47, t60);  // Phi(-t)
-    float t62 = t49 * t47, t63 = t1 ? 0.0f : mean;
-    float t64 = FMA(t22, t62, t63);  // E max(X, 0)
-    float t65 = t1 ? 0.0f : t32, t66 = t58 * (t62 + t65), t67 = FMA(t46, t39, t47) * 0.33333334f;
-    float t68 = 0.25f * FMA(t39, t67, t46), t69 = 1.0f - t61, t70 = alpha_hi * t55, t71 = t1 ? t69 : t61;
-    float t72 = t1 ? t61 : t69, t73 = FMA(t39, t68, t67) * 0.2f, t74 = FMA(t39, t73, t68) * 0.16666667f;
-    float t75 = FMA(t39, t74, t73) * 0.14285715f, t76 = FMA(t39, t75, t74) * 0.125f;
-    float t77 = FMA(t39, t76, t75) * 0.11111111f, t78 = FMA(t39, t77, t76) * 0.1f;
-    float t79 = FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t78, t30, t77), t76), t75),
-        t74), t73), t68), t67), t46), t47) * t57;
-    float t80 = t28 - 1.0f, t81 = 0.25f + t20;
-    float t82 = t20 * POLY5(t81, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t83 = t19 ? t80 : t82, t84 = t83 - t79, t85 = t1 ? t84 : t79, t86 = t55 - t71;
-    float t87 = t12 ? t85 : t86;  // E min(0, exp(X) - 1)
-    float t88 = t87 * t59;
-    float t89 = FMA((t72 - t66) + FMA(t6, ((2.0f * t56) - t55) + (t88 - (t55 * t87)), alpha_hi * ((t66 - t88) - (t64 *
-        t55))), grad_var, (0.5f * FMA(t59, t7, t70)) * grad_mean);
-    float t90 = (FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, FMA(t30, t78 * 1022.0f, t77 * 510.0f),
-        t76 * 254.0f), t75 * 126.0f), t74 * 62.0f), t73 * 30.0f), t68 * 14.0f), t67 * 6.0f), t60) * (t30 * t57)) - (t79
-        * t79);
-    float t91 = FMA(t79, 2.0f * t87, ((t15 * POLY3(t15, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t28 * t28)) - t90);
-    float t92 = t1 ? t91 : t90, t93 = ((t71 * t72) - (t72 * (2.0f * t55))) + (t56 - (t55 * t55));
-    float t94 = t12 ? t92 : t93, t95 = (t64 * t71) - (alpha_hi * (t87 * t72));
-    float t96 = (t94 < 0.0f) ? 0.0f : t94;  // variance of the left half
-    float t97 = FMA(2.0f * FMA(t7, t95, (t96 * t6) - (alpha_hi * (t64 * t87))), grad_var, (t72 + t70) * grad_mean);
-    *out_grad_mean = t97;
-    *out_grad_var = t89;
+    float t64 = t61 * t63;
+    _Bool t65 = t11 < 0.0f;
+    float t66 = t37 - t64;
+    float t67 = t65 ? t66 : t64;  // E[exp(X); X < 0]
+    float t68 = t54 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t69 = t54 * POLY10(t68, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t70 = t61 * t69;
+    _Bool t71 = FMA(t4, 2.0f, mean) < 0.0f;
+    float t72 = (1.0f + FMA(POLY4(t30, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t30 * t30,
+        t30)) * as_float((127u + as_bits(t28)) << 23u);
+    float t73 = t21 ? 0.0f : t72, t74 = t73 - t70;
+    float t75 = t71 ? t74 : t70;  // E[exp(2X); X < 0]
+    float t76 = t61 * t39;
+    float t77 = t61 * 0.3989423f;  // phi(t)
+    float t78 = t33 * t77, t79 = t58 * 2.0f;
+    float t80 = t61 * FMA(t41, t59, t79);  // Phi(-t)
+    float t81 = t61 * t59, t82 = t1 ? 0.0f : mean;
+    float t83 = FMA(t31, t81, t82);  // E max(X, 0)
+    float t84 = t1 ? 0.0f : t41, t85 = t77 * (t81 + t84), t86 = FMA(t58, t48, t59) * 0.33333334f;
+    float t87 = 0.25f * FMA(t48, t86, t58), t88 = 1.0f - t80, t89 = alpha_hi * t67, t90 = t1 ? t88 : t80;
+    float t91 = t1 ? t80 : t88, t92 = FMA(t48, t87, t86) * 0.2f, t93 = FMA(t48, t92, t87) * 0.16666667f;
+    float t94 = FMA(t48, t93, t92) * 0.14285715f, t95 = FMA(t48, t94, t93) * 0.125f;
+    float t96 = FMA(t48, t95, t94) * 0.11111111f, t97 = FMA(t48, t96, t95) * 0.1f;
+    float t98 = FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t97, t39, t96), t95), t94),
+        t93), t92), t87), t86), t58), t59) * t76;
+    float t99 = t37 - 1.0f, t100 = 0.25f + t24;
+    float t101 = t24 * POLY5(t100, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t102 = t20 ? t99 : t101, t103 = t102 - t98, t104 = t1 ? t103 : t98, t105 = t67 - t90;
+    float t106 = t12 ? t104 : t105;  // E min(0, exp(X) - 1)
+    float t107 = t106 * t78;
+    float t108 = FMA((t91 - t85) + FMA(t6, ((2.0f * t75) - t67) + (t107 - (t67 * t106)), alpha_hi * ((t85 - t107) -
+        (t83 * t67))), grad_var, (0.5f * FMA(t78, t7, t89)) * grad_mean);
+    float t109 = (FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, FMA(t39, t97 * 1022.0f, t96 * 510.0f),
+        t95 * 254.0f), t94 * 126.0f), t93 * 62.0f), t92 * 30.0f), t87 * 14.0f), t86 * 6.0f), t79) * (t39 * t76)) - (t98
+        * t98);
+    float t110 = FMA(t98, 2.0f * t106, ((t15 * POLY3(t15, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t37 * t37)) -
+        t109);
+    float t111 = t1 ? t110 : t109, t112 = ((t90 * t91) - (t91 * (2.0f * t67))) + (t75 - (t67 * t67));
+    float t113 = t12 ? t111 : t112, t114 = (t83 * t90) - (alpha_hi * (t106 * t91));
+    float t115 = (t113 < 0.0f) ? 0.0f : t113;  // variance of the left half
+    float t116 = FMA(2.0f * FMA(t7, t114, (t115 * t6) - (alpha_hi * (t83 * t106))), grad_var, (t91 + t89) * grad_mean);
+    *out_grad_mean = t116;
+    *out_grad_var = t108;
 }
 
 void elu_exact_backward(

@@ -11,30 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1):
-    t0 = p0 - 12582912.0
-    t1 = tl.fma(t0, -0.69314575, p1) + (t0 * (-1.4286068e-6))
-    t2 = 1.0 + tl.fma(polynomial(t1, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t1 * t1, t1)
-    return t2
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
-    # J_0/sqrt(2 pi)
-    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
-        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t2 = p5 * t1
-    t3 = 2.0 * p2
-    t4 = t3 < (-80.0)
-    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
-    t6 = tl.fma(1.442695, t5, 12582912.0)
-    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
-    return t7
-
-
-@triton.jit
 def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
     t1 = 0.0 == t0
@@ -95,74 +71,94 @@ def elu_exact_forward(mean, var, alpha_hi, alpha_lo):
     t48 = tl.where(t47, t46, t46 * -1.0)
     t49 = t29 * (-0.5)
     t50 = tl.fma(t49, 1.442695, 12582912.0)
-    t51 = (tl.where(t5, 0.0, _part0(t50, t49) * ((((t50.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t51 = t50 - 12582912.0
+    t52 = tl.fma(t51, -0.69314575, t49) + (t51 * (-1.4286068e-6))
+    t53 = (tl.where(t5, 0.0, (1.0 + tl.fma(polynomial(t52, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t52 * t52, t52)) * ((((t50.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t52 = t51 * t48
-    t53 = (tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t43,
-        t48, t42), t41), t40), t39), t38), t37), t36), t34), t33) * t52)
-    t54 = tl.fma(t0, 0.5, mean)
-    t55 = t54 < (-80.0)
-    t56 = tl.where(t55, -80.0, tl.where(0.0625 < t54, 0.0625, t54))
-    t57 = tl.fma(1.442695, t56, 12582912.0)
-    t58 = (tl.where(t55, 0.0, _part0(t57, t56) * (((127 + (t57.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t54 = t53 * t48
+    t55 = (tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t43,
+        t48, t42), t41), t40), t39), t38), t37), t36), t34), t33) * t54)
+    t56 = tl.fma(t0, 0.5, mean)
+    t57 = t56 < (-80.0)
+    t58 = tl.where(t57, -80.0, tl.where(0.0625 < t56, 0.0625, t56))
+    t59 = tl.fma(1.442695, t58, 12582912.0)
+    t60 = t59 - 12582912.0
+    t61 = tl.fma(-0.69314575, t60, t58) + ((-1.4286068e-6) * t60)
+    t62 = (tl.where(t57, 0.0, (1.0 + tl.fma(polynomial(t61, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t61 * t61, t61)) * (((127 + (t59.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t59 = t54 < (-0.5)
-    t60 = tl.where(t47 & (t45 & (~t59)), t54, 0.0)
-    t61 = 2.0 * t34
-    t62 = t51 * tl.fma(t6, t33, t61)  # Phi(-t)
-    t63 = 1.0 - t62
-    t64 = tl.where(t47, t63, t62)
-    t65 = t44 + tl.where(t47, t35, t6)
-    t66 = tl.fma(0.25, tl.abs(t65), 1.0)
-    t67 = tl.div_rn(1.0, t66)  # u = 1/(1 + t/4)
+    t63 = t56 < (-0.5)
+    t64 = tl.where(t47 & (t45 & (~t63)), t56, 0.0)
+    t65 = 2.0 * t34
+    t66 = t53 * tl.fma(t6, t33, t65)  # Phi(-t)
+    t67 = 1.0 - t66
+    t68 = tl.where(t47, t67, t66)
+    t69 = t44 + tl.where(t47, t35, t6)
+    t70 = tl.fma(0.25, tl.abs(t69), 1.0)
+    t71 = tl.div_rn(1.0, t70)  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t68 = (tl.fma(t67, polynomial(t67 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
-        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)), (t67 * tl.fma(t66, t67 * -1.0, 1.0))
-        * polynomial(t67, 1.6193924, (-0.47341943, 0.31472093, 0.0973791))))
-    t69 = t51 * t68
-    t70 = mean + t0
-    t71 = tl.where(t70 < 0.0, t58 - t69, t69)  # E[exp(X); X < 0]
-    t72 = t71 - t64
+    t72 = (tl.fma(t71, polynomial(t71 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147,
+        0.080631725, 0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)), (t71 * tl.fma(t70, t71 * -1.0, 1.0))
+        * polynomial(t71, 1.6193924, (-0.47341943, 0.31472093, 0.0973791))))
+    t73 = t53 * t72
+    t74 = mean + t0
+    t75 = tl.where(t74 < 0.0, t62 - t73, t73)  # E[exp(X); X < 0]
+    t76 = t75 - t68
     # E min(0, exp(X) - 1)
-    t73 = (tl.where(t45, tl.where(t47, tl.where(t59, t58 - 1.0, t60 * polynomial(0.25 + t60, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t53, t53), t72))
-    t74 = alpha_hi * t73
-    t75 = t51 * t31
-    t76 = t44 * t75
-    t77 = tl.where(t47, 0.0, mean)
-    t78 = t77 + t76  # E max(X, 0)
-    t79 = t78 + t74
-    t80 = t79 - t78
-    t81 = (t62 * -1.0) - (t63 - 1.0)
-    t82 = tl.where(t47, t81, 0.0)
-    t83 = tl.where(t45, 0.0, (t71 - (t64 + t72)) - t82)
-    t84 = tl.fma(t51, t32, tl.fma(t51, t31, t75 * -1.0))
-    t85 = t78 - t76
-    t86 = tl.fma(t44, t84, ((t76 - (t78 - t85)) + (t77 - t85)) + tl.fma(t44, t75, t76 * -1.0))
-    t87 = mean == mean
-    t88 = (tl.where(t87, t79 + (((t78 - (t79 - t80)) + (t74 - t80)) + (t86 + tl.fma(alpha_hi, t83, tl.fma(alpha_lo,
-        t73, tl.fma(alpha_hi, t73, t74 * -1.0))))), mean))
-    t89 = t73 + t83
-    t90 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t43 *
-        1022.0, t42 * 510.0), t41 * 254.0), t40 * 126.0), t39 * 62.0), t38 * 30.0), t37 * 14.0), t36 * 6.0), t61) *
-        (t48 * t52)) - (t53 * t53))
-    t91 = tl.where(t45, t0, 0.0)
-    t92 = tl.where(t47, t62, t63 + t81)
-    t93 = (tl.where(t47, tl.fma(t53, 2.0 * t89, ((t91 * polynomial(t91, 0.041666668, (0.16666667, 0.5, 1.0))) * (t58 *
-        t58)) - t90), t90))
-    t94 = (t92 * (t64 + t82)) - (t92 * (2.0 * t71))
-    t95 = _part1(t0, mean, t70, t65, t44, t51)  # E[exp(2X); X < 0]
-    t96 = tl.where(t45, t93, t94 + (t95 - (t71 * t71)))
-    t97 = t78 + t86
-    t98 = alpha_hi * alpha_hi
-    t99 = t44 * (t75 + t84)
-    t100 = (t0 * (t34 * (t51 * 2.0))) - (t99 * t99)
-    t101 = tl.where(t47, t100, (t0 - t100) - (t97 * (2.0 * t99)))  # Var max(X, 0)
-    t102 = tl.where(t96 < 0.0, 0.0, t96)  # variance of the left half
-    t103 = (t101 + tl.fma(t102, t98 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi,
-        t98 * -1.0))), (t97 * t89) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
-    t104 = tl.where(t87, tl.where(t103 < 0.0, 0.0, t103), mean)
-    return (t88, t104)
+    t77 = (tl.where(t45, tl.where(t47, tl.where(t63, t62 - 1.0, t64 * polynomial(0.25 + t64, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t55, t55), t76))
+    t78 = alpha_hi * t77
+    t79 = t53 * t31
+    t80 = t44 * t79
+    t81 = tl.where(t47, 0.0, mean)
+    t82 = t81 + t80  # E max(X, 0)
+    t83 = t82 + t78
+    t84 = t83 - t82
+    t85 = (t66 * -1.0) - (t67 - 1.0)
+    t86 = tl.where(t47, t85, 0.0)
+    t87 = tl.where(t45, 0.0, (t75 - (t68 + t76)) - t86)
+    t88 = tl.fma(t53, t32, tl.fma(t53, t31, t79 * -1.0))
+    t89 = t82 - t80
+    t90 = tl.fma(t44, t88, ((t80 - (t82 - t89)) + (t81 - t89)) + tl.fma(t44, t79, t80 * -1.0))
+    t91 = mean == mean
+    t92 = (tl.where(t91, t83 + (((t82 - (t83 - t84)) + (t78 - t84)) + (t90 + tl.fma(alpha_hi, t87, tl.fma(alpha_lo,
+        t77, tl.fma(alpha_hi, t77, t78 * -1.0))))), mean))
+    t93 = t77 + t87
+    t94 = ((tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, tl.fma(t48, t43 *
+        1022.0, t42 * 510.0), t41 * 254.0), t40 * 126.0), t39 * 62.0), t38 * 30.0), t37 * 14.0), t36 * 6.0), t65) *
+        (t48 * t54)) - (t55 * t55))
+    t95 = tl.where(t45, t0, 0.0)
+    t96 = tl.where(t47, t66, t67 + t85)
+    t97 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t44 + t69), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t98 = (t97 * polynomial(t97 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t99 = t53 * t98
+    t100 = 2.0 * t74
+    t101 = t100 < (-80.0)
+    t102 = tl.where(t101, -80.0, tl.where(0.0 < t100, 0.0, t100))
+    t103 = tl.fma(1.442695, t102, 12582912.0)
+    t104 = t103 - 12582912.0
+    t105 = tl.fma(-0.69314575, t104, t102) + ((-1.4286068e-6) * t104)
+    t106 = (tl.where(t47, tl.fma(t55, 2.0 * t93, ((t95 * polynomial(t95, 0.041666668, (0.16666667, 0.5, 1.0))) * (t62 *
+        t62)) - t94), t94))
+    t107 = (t96 * (t68 + t86)) - (t96 * (2.0 * t75))
+    # E[exp(2X); X < 0]
+    t108 = (tl.where(tl.fma(t0, 2.0, mean) < 0.0, tl.where(t101, 0.0, (1.0 + tl.fma(polynomial(t105, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t105 * t105, t105)) * (((127 + (t103.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t99, t99))
+    t109 = tl.where(t45, t106, t107 + (t108 - (t75 * t75)))
+    t110 = t82 + t90
+    t111 = alpha_hi * alpha_hi
+    t112 = t44 * (t79 + t88)
+    t113 = (t0 * (t34 * (t53 * 2.0))) - (t112 * t112)
+    t114 = tl.where(t47, t113, (t0 - t113) - (t110 * (2.0 * t112)))  # Var max(X, 0)
+    t115 = tl.where(t109 < 0.0, 0.0, t109)  # variance of the left half
+    t116 = (t114 + tl.fma(t115, t111 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi,
+        t111 * -1.0))), (t110 * t93) * ((alpha_hi * (-2.0)) + (alpha_lo * (-2.0)))))
+    t117 = tl.where(t91, tl.where(t116 < 0.0, 0.0, t116), mean)
+    return (t92, t117)
 
 
 @triton.jit
@@ -209,59 +205,79 @@ def elu_exact_backward(mean, var, grad_mean, grad_var, alpha_hi, alpha_lo):
     t26 = tl.where(t25, t24, t24 * -1.0)
     t27 = t11 * (-0.5)
     t28 = tl.fma(t27, 1.442695, 12582912.0)
-    t29 = (tl.where(t6, 0.0, _part0(t28, t27) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t29 = t28 - 12582912.0
+    t30 = tl.fma(t29, -0.69314575, t27) + (t29 * (-1.4286068e-6))
+    t31 = (tl.where(t6, 0.0, (1.0 + tl.fma(polynomial(t30, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t30 * t30, t30)) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t30 = t29 * t26
-    t31 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
-        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t30)
-    t32 = tl.fma(t0, 0.5, mean)
-    t33 = t32 < (-80.0)
-    t34 = tl.where(t33, -80.0, tl.where(0.0625 < t32, 0.0625, t32))
-    t35 = tl.fma(1.442695, t34, 12582912.0)
-    t36 = (tl.where(t33, 0.0, _part0(t35, t34) * (((127 + (t35.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t32 = t31 * t26
+    t33 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
+        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t32)
+    t34 = tl.fma(t0, 0.5, mean)
+    t35 = t34 < (-80.0)
+    t36 = tl.where(t35, -80.0, tl.where(0.0625 < t34, 0.0625, t34))
+    t37 = tl.fma(1.442695, t36, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(-0.69314575, t38, t36) + ((-1.4286068e-6) * t38)
+    t40 = (tl.where(t35, 0.0, (1.0 + tl.fma(polynomial(t39, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t39 * t39, t39)) * (((127 + (t37.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t37 = t32 < (-0.5)
-    t38 = tl.where(t25 & (t23 & (~t37)), t32, 0.0)
-    t39 = t9 * 2.0
-    t40 = t29 * tl.fma(t7, t12, t39)  # Phi(-t)
-    t41 = 1.0 - t40
-    t42 = tl.where(t25, t41, t40)
-    t43 = t22 + tl.where(t25, t13, t7)
-    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))  # u = 1/(1 + t/4)
+    t41 = t34 < (-0.5)
+    t42 = tl.where(t25 & (t23 & (~t41)), t34, 0.0)
+    t43 = t9 * 2.0
+    t44 = t31 * tl.fma(t7, t12, t43)  # Phi(-t)
+    t45 = 1.0 - t44
+    t46 = tl.where(t25, t45, t44)
+    t47 = t22 + tl.where(t25, t13, t7)
+    t48 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t47), 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t45 = (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+    t49 = (t48 * polynomial(t48 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
         0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t46 = t29 * t45
-    t47 = mean + t0
-    t48 = tl.where(t47 < 0.0, t36 - t46, t46)  # E[exp(X); X < 0]
+    t50 = t31 * t49
+    t51 = mean + t0
+    t52 = tl.where(t51 < 0.0, t40 - t50, t50)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t49 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t48 - t42))
-    t50 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
-        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
-        (t26 * t30)) - (t31 * t31))
-    t51 = tl.where(t23, t0, 0.0)
-    t52 = tl.where(t25, t40, t41)
-    t53 = _part1(t0, mean, t47, t43, t22, t29)  # E[exp(2X); X < 0]
-    t54 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t49, ((t51 * polynomial(t51, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t36 * t36)) - t50), t50), ((t42 * t52) - (t52 * (2.0 * t48))) + (t53 - (t48 * t48))))
-    t55 = alpha_hi * alpha_hi
-    t56 = t55 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t55 * -1.0)))
-    t57 = t29 * t12
-    t58 = tl.fma(t22, t57, tl.where(t25, 0.0, mean))  # E max(X, 0)
-    t59 = 1.0 - alpha_hi
-    t60 = t59 + (((alpha_hi * -1.0) - (t59 - 1.0)) - alpha_lo)
-    t61 = alpha_hi * t48
-    t62 = (t58 * t42) - (alpha_hi * (t49 * t52))
-    t63 = tl.where(t54 < 0.0, 0.0, t54)  # variance of the left half
-    t64 = tl.fma(2.0 * tl.fma(t60, t62, (t63 * t56) - (alpha_hi * (t58 * t49))), grad_var, (t52 + t61) * grad_mean)
-    t65 = t29 * 0.3989423  # phi(t)
-    t66 = t3 * t65
-    t67 = t49 * t66
-    t68 = t65 * (t57 + tl.where(t25, 0.0, t7))
-    t69 = (tl.fma((t52 - t68) + tl.fma(t56, ((2.0 * t53) - t48) + (t67 - (t48 * t49)), alpha_hi * ((t68 - t67) - (t58 *
-        t48))), grad_var, (0.5 * tl.fma(t66, t60, t61)) * grad_mean))
-    return (t64, t69)
+    t53 = (tl.where(t23, tl.where(t25, tl.where(t41, t40 - 1.0, t42 * polynomial(0.25 + t42, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t33, t33), t52 - t46))
+    t54 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t43) *
+        (t26 * t32)) - (t33 * t33))
+    t55 = tl.where(t23, t0, 0.0)
+    t56 = tl.where(t25, t44, t45)
+    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t22 + t47), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t58 = (t57 * polynomial(t57 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t59 = t31 * t58
+    t60 = 2.0 * t51
+    t61 = t60 < (-80.0)
+    t62 = tl.where(t61, -80.0, tl.where(0.0 < t60, 0.0, t60))
+    t63 = tl.fma(1.442695, t62, 12582912.0)
+    t64 = t63 - 12582912.0
+    t65 = tl.fma(-0.69314575, t64, t62) + ((-1.4286068e-6) * t64)
+    # E[exp(2X); X < 0]
+    t66 = (tl.where(tl.fma(t0, 2.0, mean) < 0.0, tl.where(t61, 0.0, (1.0 + tl.fma(polynomial(t65, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t65 * t65, t65)) * (((127 + (t63.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t59, t59))
+    t67 = (tl.where(t23, tl.where(t25, tl.fma(t33, 2.0 * t53, ((t55 * polynomial(t55, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t40 * t40)) - t54), t54), ((t46 * t56) - (t56 * (2.0 * t52))) + (t66 - (t52 * t52))))
+    t68 = alpha_hi * alpha_hi
+    t69 = t68 + tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_lo, tl.fma(alpha_hi, alpha_hi, t68 * -1.0)))
+    t70 = t31 * t12
+    t71 = tl.fma(t22, t70, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t72 = 1.0 - alpha_hi
+    t73 = t72 + (((alpha_hi * -1.0) - (t72 - 1.0)) - alpha_lo)
+    t74 = alpha_hi * t52
+    t75 = (t71 * t46) - (alpha_hi * (t53 * t56))
+    t76 = tl.where(t67 < 0.0, 0.0, t67)  # variance of the left half
+    t77 = tl.fma(2.0 * tl.fma(t73, t75, (t76 * t69) - (alpha_hi * (t71 * t53))), grad_var, (t56 + t74) * grad_mean)
+    t78 = t31 * 0.3989423  # phi(t)
+    t79 = t3 * t78
+    t80 = t53 * t79
+    t81 = t78 * (t70 + tl.where(t25, 0.0, t7))
+    t82 = (tl.fma((t56 - t81) + tl.fma(t69, ((2.0 * t66) - t52) + (t80 - (t52 * t53)), alpha_hi * ((t81 - t80) - (t71 *
+        t52))), grad_var, (0.5 * tl.fma(t79, t73, t74)) * grad_mean))
+    return (t77, t82)
 
 
 @triton.jit

@@ -5,70 +5,55 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float exp_exact_part0(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f, t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float exp_exact_part1(float p0)
-{
-    float t0 = FLIP(p0);
-    _Bool t1 = p0 < 0.5f, t2 = t0 < (-150.0f);
-    float t3 = t2 ? (-150.0f) : t0, t4 = t1 ? p0 : 0.5f, t5 = FMA(t3, 1.442695f, 12582912.0f);
-    uint32_t t6 = as_bits(t5);
-    float t7 = 0.25f - t4;
-    float t8 = t4 * POLY5(t7, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
-    float t9 = exp_exact_part0(t5, t3), t10 = t2 ? 0.0f : t9;
-    float t11 = 1.0f - ((t10 * as_float((((uint32_t)((int32_t)t6 >> 1u)) + 127u) << 23u)) * as_float((127u +
-        ((uint32_t)((int32_t)(t6 + 1u) >> 1u))) << 23u));
-    float t12 = t1 ? t8 : t11;
-    return t12;
-}
-
-INLINE float exp_exact_part2(float p0, float p1)
-{
-    float t0 = 0.5f * (p0 + p1), t1 = (80.0f < t0) ? 80.0f : t0;
-    _Bool t2 = t1 < (-150.0f);
-    float t3 = t2 ? (-150.0f) : t1, t4 = FMA(1.442695f, t3, 12582912.0f);
-    uint32_t t5 = as_bits(t4);
-    float t6 = exp_exact_part0(t4, t3), t7 = t2 ? 0.0f : t6;
-    float t8 = (t7 * as_float((127u + ((uint32_t)((int32_t)t5 >> 1u))) << 23u)) * as_float((127u +
-        ((uint32_t)((int32_t)(1u + t5) >> 1u))) << 23u);
-    return t8;
-}
-
 INLINE void exp_exact_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = mean == mean;
     float t1 = (0.0f <= var) ? 1.0f : (-1.0f);
     float t2 = var * SQRT(t1);  // NaN for a negative variance
-    float t3 = t2 * 0.5f;
-    _Bool t4 = t2 == t2;
-    float t5 = mean + t3;
-    _Bool t6 = 170.0f < t5;
-    float t7 = t5 - t3, t8 = t6 ? 170.0f : t5;
-    _Bool t9 = t8 < (-150.0f);
-    float t10 = t9 ? (-150.0f) : t8, t11 = FMA(1.442695f, t10, 12582912.0f), t12 = t11 - 12582912.0f;
-    uint32_t t13 = as_bits(t11);
-    float t14 = FMA(-0.69314575f, t12, t10), t15 = (t3 - (t5 - t7)) + (mean - t7), t16 = t6 ? 0.0f : t15;
-    float t17 = t9 ? 0.0f : t16, t18 = t14 + FMA(-1.4286068e-6f, t12, t17), t19 = exp_exact_part2(mean, t2);
-    float t20 = t19 * (t19 * (t19 * (exp_exact_part1(t2) * t19)));
-    float t21 = 1.0f + FMA(POLY4(t18, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t18 * t18,
-        t18);
-    float t22 = t9 ? 0.0f : t21;
-    float t23 = (t22 * as_float((127u + ((uint32_t)((int32_t)t13 >> 1u))) << 23u)) * as_float((127u +
-        ((uint32_t)((int32_t)(1u + t13) >> 1u))) << 23u);
-    float t24 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
-    float t25 = (t24 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t24;
-    float t26 = (3.4028234663852886e+38f < t20) ? 3.4028234663852886e+38f : t20;
-    float t27 = (3.4028234663852886e+38f < t25) ? 3.4028234663852886e+38f : t25;
-    float t28 = (t26 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t26, t29 = t0 ? t28 : mean;
-    float t30 = t4 ? t29 : t2, t31 = (t27 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t27;
-    float t32 = t0 ? t31 : mean, t33 = t4 ? t32 : t2;
-    *out_mean = t33;
-    *out_var = t30;
+    float t3 = t2 * 0.5f, t4 = 0.5f * (mean + t2), t5 = -t2;
+    _Bool t6 = t2 < 0.5f, t7 = t2 == t2, t8 = t5 < (-150.0f);
+    float t9 = t8 ? (-150.0f) : t5, t10 = mean + t3, t11 = t6 ? t2 : 0.5f, t12 = (80.0f < t4) ? 80.0f : t4;
+    _Bool t13 = 170.0f < t10;
+    float t14 = t10 - t3, t15 = FMA(t9, 1.442695f, 12582912.0f), t16 = t13 ? 170.0f : t10, t17 = t15 - 12582912.0f;
+    uint32_t t18 = as_bits(t15);
+    float t19 = FMA(t17, -0.69314575f, t9) + (t17 * (-1.4286068e-6f));
+    _Bool t20 = t12 < (-150.0f);
+    float t21 = t20 ? (-150.0f) : t12;
+    _Bool t22 = t16 < (-150.0f);
+    float t23 = t22 ? (-150.0f) : t16, t24 = FMA(1.442695f, t21, 12582912.0f), t25 = FMA(1.442695f, t23, 12582912.0f);
+    float t26 = t24 - 12582912.0f;
+    uint32_t t27 = as_bits(t24);
+    float t28 = FMA(-0.69314575f, t26, t21) + ((-1.4286068e-6f) * t26), t29 = t25 - 12582912.0f;
+    uint32_t t30 = as_bits(t25);
+    float t31 = FMA(-0.69314575f, t29, t23), t32 = (t3 - (t10 - t14)) + (mean - t14), t33 = t13 ? 0.0f : t32;
+    float t34 = t22 ? 0.0f : t33, t35 = t31 + FMA(-1.4286068e-6f, t29, t34);
+    float t36 = 1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28);
+    float t37 = t20 ? 0.0f : t36;
+    float t38 = (t37 * as_float((127u + ((uint32_t)((int32_t)t27 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t27) >> 1u))) << 23u);
+    float t39 = 0.25f - t11;
+    float t40 = t11 * POLY5(t39, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
+    float t41 = 1.0f + FMA(POLY4(t19, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t19 * t19,
+        t19);
+    float t42 = t8 ? 0.0f : t41;
+    float t43 = 1.0f - ((t42 * as_float((((uint32_t)((int32_t)t18 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t18 + 1u) >> 1u))) << 23u));
+    float t44 = t6 ? t40 : t43, t45 = t38 * (t38 * (t38 * (t44 * t38)));
+    float t46 = 1.0f + FMA(POLY4(t35, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t35 * t35,
+        t35);
+    float t47 = t22 ? 0.0f : t46;
+    float t48 = (t47 * as_float((127u + ((uint32_t)((int32_t)t30 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t30) >> 1u))) << 23u);
+    float t49 = (3.4028234663852886e+38f < t48) ? 3.4028234663852886e+38f : t48;
+    float t50 = (t49 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t49;
+    float t51 = (3.4028234663852886e+38f < t45) ? 3.4028234663852886e+38f : t45;
+    float t52 = (3.4028234663852886e+38f < t50) ? 3.4028234663852886e+38f : t50;
+    float t53 = (t51 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t51, t54 = t0 ? t53 : mean;
+    float t55 = t7 ? t54 : t2, t56 = (t52 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t52;
+    float t57 = t0 ? t56 : mean, t58 = t7 ? t57 : t2;
+    *out_mean = t58;
+    *out_var = t55;
 }
 
 void exp_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -81,31 +66,58 @@ INLINE void exp_exact_backward_element(
 {
     float t0 = (0.0f <= var) ? 1.0f : (-1.0f);
     float t1 = var * SQRT(t0);  // NaN for a negative variance
-    float t2 = FMA(t1, 0.5f, mean), t3 = (170.0f < t2) ? 170.0f : t2;
-    _Bool t4 = t3 < (-150.0f);
-    float t5 = t4 ? (-150.0f) : t3, t6 = FMA(1.442695f, t5, 12582912.0f);
-    uint32_t t7 = as_bits(t6);
-    float t8 = as_float((127u + ((uint32_t)((int32_t)t7 >> 1u))) << 23u);
-    float t9 = as_float((127u + ((uint32_t)((int32_t)(1u + t7) >> 1u))) << 23u), t10 = exp_exact_part1(t1);
-    float t11 = exp_exact_part0(t6, t5), t12 = t4 ? 0.0f : t11, t13 = exp_exact_part2(mean, t1), t14 = (t12 * t8) * t9;
-    float t15 = t9 * (t8 * (0.5f * t12)), t16 = t13 * (t13 * (t13 * (t13 * (1.0f + t10))));
-    float t17 = t13 * (t13 * ((t13 * (t10 * t13)) * 2.0f));
-    float t18 = (3.4028234663852886e+38f < t14) ? 3.4028234663852886e+38f : t14;
-    float t19 = (3.4028234663852886e+38f < t15) ? 3.4028234663852886e+38f : t15;
-    float t20 = (t18 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t18;
-    float t21 = (t19 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t19;
-    float t22 = (3.4028234663852886e+38f < t20) ? 3.4028234663852886e+38f : t20;
-    float t23 = (3.4028234663852886e+38f < t21) ? 3.4028234663852886e+38f : t21;
-    float t24 = (3.4028234663852886e+38f < t16) ? 3.4028234663852886e+38f : t16;
-    float t25 = (3.4028234663852886e+38f < t17) ? 3.4028234663852886e+38f : t17;
-    float t26 = (t24 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t24;
-    float t27 = (t23 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t23;
-    float t28 = FMA(t26, grad_var, t27 * grad_mean);
-    float t29 = (t25 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t25;
-    float t30 = (t22 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t22;
-    float t31 = FMA(t29, grad_var, t30 * grad_mean);
-    *out_grad_mean = t31;
-    *out_grad_var = t28;
+    float t2 = FMA(t1, 0.5f, mean), t3 = -t1, t4 = 0.5f * (mean + t1);
+    _Bool t5 = t1 < 0.5f;
+    float t6 = t5 ? t1 : 0.5f;
+    _Bool t7 = t3 < (-150.0f);
+    float t8 = t7 ? (-150.0f) : t3, t9 = (170.0f < t2) ? 170.0f : t2, t10 = (80.0f < t4) ? 80.0f : t4;
+    float t11 = FMA(t8, 1.442695f, 12582912.0f);
+    _Bool t12 = t9 < (-150.0f);
+    float t13 = t12 ? (-150.0f) : t9, t14 = t11 - 12582912.0f;
+    uint32_t t15 = as_bits(t11);
+    float t16 = FMA(t14, -0.69314575f, t8) + (t14 * (-1.4286068e-6f));
+    _Bool t17 = t10 < (-150.0f);
+    float t18 = t17 ? (-150.0f) : t10, t19 = FMA(1.442695f, t13, 12582912.0f), t20 = FMA(1.442695f, t18, 12582912.0f);
+    float t21 = t19 - 12582912.0f;
+    uint32_t t22 = as_bits(t19);
+    float t23 = FMA(-0.69314575f, t21, t13) + ((-1.4286068e-6f) * t21), t24 = t20 - 12582912.0f;
+    uint32_t t25 = as_bits(t20);
+    float t26 = FMA(-0.69314575f, t24, t18) + ((-1.4286068e-6f) * t24);
+    float t27 = as_float((127u + ((uint32_t)((int32_t)t22 >> 1u))) << 23u);
+    float t28 = as_float((127u + ((uint32_t)((int32_t)(1u + t22) >> 1u))) << 23u), t29 = 0.25f - t6;
+    float t30 = t6 * POLY5(t29, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
+    float t31 = 1.0f + FMA(POLY4(t16, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t16 * t16,
+        t16);
+    float t32 = t7 ? 0.0f : t31;
+    float t33 = 1.0f - ((t32 * as_float((((uint32_t)((int32_t)t15 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t15 + 1u) >> 1u))) << 23u));
+    float t34 = t5 ? t30 : t33;
+    float t35 = 1.0f + FMA(POLY4(t23, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t23 * t23,
+        t23);
+    float t36 = t12 ? 0.0f : t35;
+    float t37 = 1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
+        t26);
+    float t38 = t17 ? 0.0f : t37;
+    float t39 = (t38 * as_float((127u + ((uint32_t)((int32_t)t25 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t25) >> 1u))) << 23u);
+    float t40 = (t36 * t27) * t28, t41 = t28 * (t27 * (0.5f * t36)), t42 = t39 * (t39 * (t39 * (t39 * (1.0f + t34))));
+    float t43 = t39 * (t39 * ((t39 * (t34 * t39)) * 2.0f));
+    float t44 = (3.4028234663852886e+38f < t40) ? 3.4028234663852886e+38f : t40;
+    float t45 = (3.4028234663852886e+38f < t41) ? 3.4028234663852886e+38f : t41;
+    float t46 = (t44 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t44;
+    float t47 = (t45 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t45;
+    float t48 = (3.4028234663852886e+38f < t46) ? 3.4028234663852886e+38f : t46;
+    float t49 = (3.4028234663852886e+38f < t47) ? 3.4028234663852886e+38f : t47;
+    float t50 = (3.4028234663852886e+38f < t42) ? 3.4028234663852886e+38f : t42;
+    float t51 = (3.4028234663852886e+38f < t43) ? 3.4028234663852886e+38f : t43;
+    float t52 = (t50 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t50;
+    float t53 = (t49 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t49;
+    float t54 = FMA(t52, grad_var, t53 * grad_mean);
+    float t55 = (t51 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t51;
+    float t56 = (t48 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t48;
+    float t57 = FMA(t55, grad_var, t56 * grad_mean);
+    *out_grad_mean = t57;
+    *out_grad_var = t54;
 }
 
 void exp_exact_backward(

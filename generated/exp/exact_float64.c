@@ -4,40 +4,34 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double exp_exact_float64_part0(double p0)
-{
-    double t0 = -p0;
-    _Bool t1 = p0 < 0.5, t2 = t0 < (-1400.0);
-    double t3 = t2 ? (-1400.0) : t0, t4 = exp64(0.5 * t3), t5 = t1 ? p0 : 0.5, t6 = 0.25 - t5;
-    double t7 = t5 * POLY10(t6, 0x1.5653c85892713p-26, 0x1.d831d611acc68p-23, 2.20106753722968e-06,
-        1.986574422865993e-05, 0x1.4e79c263481f9p-13, 0.0011215403561022302, 0.006770391614502624, 0.03414263053159455,
-        0.13833578814480077, 0.42398433857190265, 0.8847968677143805);
-    double t8 = t2 ? 0.0 : t4, t9 = 1.0 - (t4 * t8), t10 = t1 ? t7 : t9;
-    return t10;
-}
-
 INLINE void exp_exact_float64_forward_element(double mean, double var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = mean == mean;
     double t1 = (0.0 <= var) ? 1.0 : (-1.0);
     double t2 = var * SQRT(t1);  // NaN for a negative variance
-    double t3 = 0.5 * (mean + t2), t4 = FMA(t2, 0.5, mean);
-    _Bool t5 = t2 == t2;
-    double t6 = (1400.0 < t4) ? 1400.0 : t4, t7 = (400.0 < t3) ? 400.0 : t3;
-    _Bool t8 = t6 < (-1400.0);
-    double t9 = t8 ? (-1400.0) : t6, t10 = exp64(0.5 * t9), t11 = t8 ? 0.0 : t10, t12 = t10 * t11;
-    _Bool t13 = t7 < (-1400.0);
-    double t14 = t13 ? (-1400.0) : t7, t15 = exp64(0.5 * t14), t16 = t13 ? 0.0 : t15, t17 = t15 * t16;
-    double t18 = t17 * (t17 * (t17 * (exp_exact_float64_part0(t2) * t17)));
-    double t19 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
-    double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19;
-    double t21 = (0x1.fffffffffffffp1023 < t20) ? 0x1.fffffffffffffp1023 : t20;
-    double t22 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21, t23 = t0 ? t22 : mean;
-    double t24 = t5 ? t23 : t2, t25 = (0x1.fffffffffffffp1023 < t18) ? 0x1.fffffffffffffp1023 : t18;
-    double t26 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25, t27 = t0 ? t26 : mean;
-    double t28 = t5 ? t27 : t2;
-    *out_mean = t24;
-    *out_var = t28;
+    double t3 = -t2, t4 = 0.5 * (mean + t2), t5 = FMA(t2, 0.5, mean);
+    _Bool t6 = t2 < 0.5, t7 = t2 == t2, t8 = t3 < (-1400.0);
+    double t9 = t8 ? (-1400.0) : t3, t10 = exp64(0.5 * t9), t11 = (1400.0 < t5) ? 1400.0 : t5, t12 = t6 ? t2 : 0.5;
+    double t13 = (400.0 < t4) ? 400.0 : t4;
+    _Bool t14 = t11 < (-1400.0);
+    double t15 = t14 ? (-1400.0) : t11, t16 = exp64(0.5 * t15), t17 = t14 ? 0.0 : t16, t18 = t16 * t17;
+    _Bool t19 = t13 < (-1400.0);
+    double t20 = t19 ? (-1400.0) : t13, t21 = exp64(0.5 * t20), t22 = t19 ? 0.0 : t21, t23 = t21 * t22;
+    double t24 = 0.25 - t12;
+    double t25 = t12 * POLY10(t24, 0x1.5653c85892713p-26, 0x1.d831d611acc68p-23, 2.20106753722968e-06,
+        1.986574422865993e-05, 0x1.4e79c263481f9p-13, 0.0011215403561022302, 0.006770391614502624, 0.03414263053159455,
+        0.13833578814480077, 0.42398433857190265, 0.8847968677143805);
+    double t26 = t8 ? 0.0 : t10, t27 = 1.0 - (t10 * t26), t28 = t6 ? t25 : t27;
+    double t29 = t23 * (t23 * (t23 * (t28 * t23)));
+    double t30 = (0x1.fffffffffffffp1023 < t18) ? 0x1.fffffffffffffp1023 : t18;
+    double t31 = (t30 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t30;
+    double t32 = (0x1.fffffffffffffp1023 < t31) ? 0x1.fffffffffffffp1023 : t31;
+    double t33 = (t32 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t32, t34 = t0 ? t33 : mean;
+    double t35 = t7 ? t34 : t2, t36 = (0x1.fffffffffffffp1023 < t29) ? 0x1.fffffffffffffp1023 : t29;
+    double t37 = (t36 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t36, t38 = t0 ? t37 : mean;
+    double t39 = t7 ? t38 : t2;
+    *out_mean = t35;
+    *out_var = t39;
 }
 
 INLINE void exp_exact_float64_backward_element(
@@ -45,30 +39,38 @@ INLINE void exp_exact_float64_backward_element(
 {
     double t0 = (0.0 <= var) ? 1.0 : (-1.0);
     double t1 = var * SQRT(t0);  // NaN for a negative variance
-    double t2 = FMA(t1, 0.5, mean), t3 = 0.5 * (mean + t1), t4 = (1400.0 < t2) ? 1400.0 : t2;
-    double t5 = (400.0 < t3) ? 400.0 : t3;
-    _Bool t6 = t4 < (-1400.0);
-    double t7 = t6 ? (-1400.0) : t4, t8 = exp64(0.5 * t7), t9 = t6 ? 0.0 : t8, t10 = exp_exact_float64_part0(t1);
-    _Bool t11 = t5 < (-1400.0);
-    double t12 = t11 ? (-1400.0) : t5, t13 = exp64(0.5 * t12), t14 = t11 ? 0.0 : t13, t15 = t13 * t14, t16 = t8 * t9;
-    double t17 = t8 * (0.5 * t9), t18 = t15 * (t15 * (t15 * (t15 * (1.0 + t10))));
-    double t19 = t15 * (t15 * ((t15 * (t10 * t15)) * 2.0));
-    double t20 = (0x1.fffffffffffffp1023 < t16) ? 0x1.fffffffffffffp1023 : t16;
-    double t21 = (0x1.fffffffffffffp1023 < t17) ? 0x1.fffffffffffffp1023 : t17;
-    double t22 = (t20 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t20;
-    double t23 = (t21 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t21;
-    double t24 = (0x1.fffffffffffffp1023 < t22) ? 0x1.fffffffffffffp1023 : t22;
-    double t25 = (0x1.fffffffffffffp1023 < t23) ? 0x1.fffffffffffffp1023 : t23;
-    double t26 = (0x1.fffffffffffffp1023 < t18) ? 0x1.fffffffffffffp1023 : t18;
-    double t27 = (0x1.fffffffffffffp1023 < t19) ? 0x1.fffffffffffffp1023 : t19;
-    double t28 = (t25 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t25;
-    double t29 = (t26 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t26;
-    double t30 = FMA(t28, grad_mean, t29 * grad_var);
-    double t31 = (t24 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t24;
-    double t32 = (t27 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t27;
-    double t33 = FMA(t31, grad_mean, t32 * grad_var);
-    *out_grad_mean = t33;
-    *out_grad_var = t30;
+    double t2 = -t1, t3 = FMA(t1, 0.5, mean), t4 = 0.5 * (mean + t1);
+    _Bool t5 = t1 < 0.5;
+    double t6 = t5 ? t1 : 0.5;
+    _Bool t7 = t2 < (-1400.0);
+    double t8 = t7 ? (-1400.0) : t2, t9 = exp64(0.5 * t8), t10 = (1400.0 < t3) ? 1400.0 : t3;
+    double t11 = (400.0 < t4) ? 400.0 : t4;
+    _Bool t12 = t10 < (-1400.0);
+    double t13 = t12 ? (-1400.0) : t10, t14 = exp64(0.5 * t13), t15 = t12 ? 0.0 : t14, t16 = 0.25 - t6;
+    double t17 = t6 * POLY10(t16, 0x1.5653c85892713p-26, 0x1.d831d611acc68p-23, 2.20106753722968e-06,
+        1.986574422865993e-05, 0x1.4e79c263481f9p-13, 0.0011215403561022302, 0.006770391614502624, 0.03414263053159455,
+        0.13833578814480077, 0.42398433857190265, 0.8847968677143805);
+    double t18 = t7 ? 0.0 : t9, t19 = 1.0 - (t9 * t18), t20 = t5 ? t17 : t19;
+    _Bool t21 = t11 < (-1400.0);
+    double t22 = t21 ? (-1400.0) : t11, t23 = exp64(0.5 * t22), t24 = t21 ? 0.0 : t23, t25 = t23 * t24;
+    double t26 = t14 * t15, t27 = t14 * (0.5 * t15), t28 = t25 * (t25 * (t25 * (t25 * (1.0 + t20))));
+    double t29 = t25 * (t25 * ((t25 * (t20 * t25)) * 2.0));
+    double t30 = (0x1.fffffffffffffp1023 < t26) ? 0x1.fffffffffffffp1023 : t26;
+    double t31 = (0x1.fffffffffffffp1023 < t27) ? 0x1.fffffffffffffp1023 : t27;
+    double t32 = (t30 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t30;
+    double t33 = (t31 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t31;
+    double t34 = (0x1.fffffffffffffp1023 < t32) ? 0x1.fffffffffffffp1023 : t32;
+    double t35 = (0x1.fffffffffffffp1023 < t33) ? 0x1.fffffffffffffp1023 : t33;
+    double t36 = (0x1.fffffffffffffp1023 < t28) ? 0x1.fffffffffffffp1023 : t28;
+    double t37 = (0x1.fffffffffffffp1023 < t29) ? 0x1.fffffffffffffp1023 : t29;
+    double t38 = (t35 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t35;
+    double t39 = (t36 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t36;
+    double t40 = FMA(t38, grad_mean, t39 * grad_var);
+    double t41 = (t34 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t34;
+    double t42 = (t37 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t37;
+    double t43 = FMA(t41, grad_mean, t42 * grad_var);
+    *out_grad_mean = t43;
+    *out_grad_var = t40;
 }
 
 void exp_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

@@ -4,19 +4,6 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double leaky_relu_exact_float64_part0(double p0)
-{
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
-    double t1 = t0 - 0.25;
-    double t2 = POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
-        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
-        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
-        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
-        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
-        0.01419012412529281) * (t0 * (t0 * t0));
-    return t2;
-}
-
 INLINE void leaky_relu_exact_float64_forward_element(
     double mean, double var, double p_negative_slope, out_ptr out_mean, out_ptr out_var)
 {
@@ -27,18 +14,26 @@ INLINE void leaky_relu_exact_float64_forward_element(
     double t5 = SQRT(t4);  // standard deviation, scaled
     double t6 = t1 * 0x1p126, t7 = t0 ? t6 : t1, t8 = t7 / t5, t9 = t2 * t2;
     double t10 = (38.5 < t8) ? 38.5 : t8;  // t = min(|mean|/sigma, reach)
-    double t11 = exp64(t10 * (t10 * (-0.5)));  // exp(-t^2/2), mantissa
-    double t12 = leaky_relu_exact_float64_part0(t10);  // J_2/sqrt(2 pi)
-    double t13 = FMA(t12, -(t10 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t10 * t10)));  // J_1/sqrt(2 pi)
-    double t14 = -p_negative_slope, t15 = t3 ? t14 : 1.0, t16 = t0 ? 0.0 : t5;
-    double t17 = FMA(t1, t15, t16 * (t11 * (t13 * (1.0 - p_negative_slope)))), t18 = t11 * (-(t13 * (t13 * t9)));
-    double t19 = p_negative_slope * p_negative_slope, t20 = t3 ? t19 : 1.0, t21 = 2.0 * t9;
-    double t22 = FMA(t10, t13, 2.0 * t12);  // Mills ratio/sqrt(2 pi)
-    double t23 = FMA(t12, t21, FMA(t22, (-2.0) * (p_negative_slope * t2), t18));
-    double t24 = FMA(t12, 2.0 * (t2 * (1.0 + p_negative_slope)), FMA(t13, 2.0 * (t10 * t2), t18));
-    double t25 = t3 ? t23 : t24, t26 = FMA(var, t20, var * (t11 * t25));
-    *out_mean = t17;
-    *out_var = t26;
+    double t11 = 1.0 / FMA(t10, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t12 = exp64(t10 * (t10 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t13 = t11 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t14 = POLY24(t13, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t11 * (t11 * t11));
+    double t15 = FMA(t14, -(t10 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t10 * t10)));  // J_1/sqrt(2 pi)
+    double t16 = -p_negative_slope, t17 = t3 ? t16 : 1.0, t18 = t0 ? 0.0 : t5;
+    double t19 = FMA(t1, t17, t18 * (t12 * (t15 * (1.0 - p_negative_slope)))), t20 = t12 * (-(t15 * (t15 * t9)));
+    double t21 = p_negative_slope * p_negative_slope, t22 = t3 ? t21 : 1.0, t23 = 2.0 * t9;
+    double t24 = FMA(t10, t15, 2.0 * t14);  // Mills ratio/sqrt(2 pi)
+    double t25 = FMA(t14, t23, FMA(t24, (-2.0) * (p_negative_slope * t2), t20));
+    double t26 = FMA(t14, 2.0 * (t2 * (1.0 + p_negative_slope)), FMA(t15, 2.0 * (t10 * t2), t20));
+    double t27 = t3 ? t25 : t26, t28 = FMA(var, t22, var * (t12 * t27));
+    *out_mean = t19;
+    *out_var = t28;
 }
 
 INLINE void leaky_relu_exact_float64_backward_element(
@@ -53,24 +48,31 @@ INLINE void leaky_relu_exact_float64_backward_element(
     double t7 = t1 * 0x1p126, t8 = t0 ? t7 : t1, t9 = t8 / t6, t10 = t2 * t2, t11 = p_negative_slope * t2;
     double t12 = 2.0 * t10, t13 = (-2.0) * t11;
     double t14 = (38.5 < t9) ? 38.5 : t9;  // t = min(|mean|/sigma, reach)
-    double t15 = exp64(t14 * (t14 * (-0.5)));  // exp(-t^2/2), mantissa
-    double t16 = t14 * t2;
-    double t17 = leaky_relu_exact_float64_part0(t14);  // J_2/sqrt(2 pi)
-    double t18 = FMA(t17, -(t14 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t14 * t14)));  // J_1/sqrt(2 pi)
-    double t19 = FMA(t14, t18, 2.0 * t17);  // Mills ratio/sqrt(2 pi)
-    double t20 = t15 * (-(0.3989422804014327 * (t18 * t10))), t21 = 1.0 / t6, t22 = t0 ? 0.0 : t21;
-    double t23 = t22 * (t15 * (0.3989422804014327 * ((-0.5) * t2)));
-    double t24 = FMA(t19, -t3, FMA(0.3989422804014327, -(t14 * t11), t20));
-    double t25 = FMA(t19, t3, FMA(0.3989422804014327, t16, t20)), t26 = t4 ? t24 : t25, t27 = t15 * t26;
-    double t28 = p_negative_slope * p_negative_slope, t29 = t4 ? t28 : 1.0;
-    double t30 = FMA(t23, grad_mean, (t27 + t29) * grad_var), t31 = t19 * (t18 * t12);
-    double t32 = t19 * (1.0 - p_negative_slope), t33 = t19 * t2, t34 = t4 ? t32 : t33, t35 = t15 * t34;
-    double t36 = t4 ? p_negative_slope : 1.0, t37 = t35 + t36, t38 = t0 ? 0.0 : t6;
-    double t39 = FMA(t18, t12, FMA(0.3989422804014327, t13, t15 * (-t31)));
-    double t40 = FMA(t18, t13, FMA(t19, (-2.0) * t16, t15 * t31)), t41 = t4 ? t39 : t40;
-    double t42 = FMA(t37, grad_mean, (t38 * (t15 * t41)) * grad_var);
-    *out_grad_mean = t42;
-    *out_grad_var = t30;
+    double t15 = 1.0 / FMA(t14, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t16 = exp64(t14 * (t14 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t17 = t14 * t2, t18 = t15 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t19 = POLY24(t18, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t15 * (t15 * t15));
+    double t20 = FMA(t19, -(t14 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t14 * t14)));  // J_1/sqrt(2 pi)
+    double t21 = FMA(t14, t20, 2.0 * t19);  // Mills ratio/sqrt(2 pi)
+    double t22 = t16 * (-(0.3989422804014327 * (t20 * t10))), t23 = 1.0 / t6, t24 = t0 ? 0.0 : t23;
+    double t25 = t24 * (t16 * (0.3989422804014327 * ((-0.5) * t2)));
+    double t26 = FMA(t21, -t3, FMA(0.3989422804014327, -(t14 * t11), t22));
+    double t27 = FMA(t21, t3, FMA(0.3989422804014327, t17, t22)), t28 = t4 ? t26 : t27, t29 = t16 * t28;
+    double t30 = p_negative_slope * p_negative_slope, t31 = t4 ? t30 : 1.0;
+    double t32 = FMA(t25, grad_mean, (t29 + t31) * grad_var), t33 = t21 * (t20 * t12);
+    double t34 = t21 * (1.0 - p_negative_slope), t35 = t21 * t2, t36 = t4 ? t34 : t35, t37 = t16 * t36;
+    double t38 = t4 ? p_negative_slope : 1.0, t39 = t37 + t38, t40 = t0 ? 0.0 : t6;
+    double t41 = FMA(t20, t12, FMA(0.3989422804014327, t13, t16 * (-t33)));
+    double t42 = FMA(t20, t13, FMA(t21, (-2.0) * t17, t16 * t33)), t43 = t4 ? t41 : t42;
+    double t44 = FMA(t39, grad_mean, (t40 * (t16 * t43)) * grad_var);
+    *out_grad_mean = t44;
+    *out_grad_var = t32;
 }
 
 void leaky_relu_exact_float64_forward(

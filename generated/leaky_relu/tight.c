@@ -5,18 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float leaky_relu_tight_part0(float p0, float p1, float p2, float p3, float p4)
-{
-    float t0 = p1 - p0, t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, FLIP(p0));
-    return t1;
-}
-
-INLINE float leaky_relu_tight_part1(float p0, float p1, float p2, float p3, float p4)
-{
-    float t0 = p1 - p0, t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p3, p4, FLIP(p0));
-    return t1;
-}
-
 INLINE void leaky_relu_tight_forward_element(
     float mean, float var, float negative_slope_hi, float negative_slope_lo, float sign_width_hi, float sign_width_lo,
     float sign_at_hi, float sign_at_lo, float sign_square_hi, float sign_square_lo, float sign_square_rest_hi,
@@ -45,82 +33,84 @@ INLINE void leaky_relu_tight_forward_element(
     float t35 = t27 * sign_square_hi, t36 = t27 * sign_square_lo, t37 = t15 * t21, t38 = FMA(t25, t25, -t33);
     float t39 = t33 - t35, t40 = FMA(t27, sign_square_hi, -t35), t41 = -t36, t42 = t38 - t40, t43 = t42 - t36;
     float t44 = t42 - t38, t45 = t43 - t42, t46 = t39 + t43, t47 = 1.0f / t34, t48 = t34 * sign_at_hi, t49 = t13 * t34;
-    float t50 = t2 ? 0.0f : t49, t51 = t46 - t39, t52 = t25 + t48, t53 = t34 * t52, t54 = t25 * t47;
-    float t55 = FMA(t34, -t34, t27) * (0.5f * t47), t56 = t13 * t55, t57 = t2 ? 0.0f : t56, t58 = 1.0f / t53;
-    _Bool t59 = 18.6875f < t54;
-    float t60 = -t54;
-    float t61 = t59 ? 18.6875f : t54;  // t = min(|mean|/sigma, reach)
-    float t62 = t47 * FMA(t55, t60, FMA(t34, t60, t25)), t63 = t59 ? 0.0f : t62, t64 = FMA(t61, 0.25f, 1.0f);
-    float t65 = t61 * (-0.5f), t66 = t61 * t61, t67 = -t58;
-    float t68 = t46 * t58;  // t - t0
-    float t69 = 1.0f / t64;  // u = 1/(1 + t/4)
-    float t70 = t61 * t65, t71 = 1.0f + t66;
-    float t72 = FMA(t46, t58 * FMA(FMA(t34, FMA(t34, sign_at_lo, FMA(t55, sign_at_hi, leaky_relu_tight_part0(t48, t52,
-        t25, sign_at_hi, t34))), FMA(t55, t52, FMA(t34, t52, -t53))), t67, FMA(t53, t67, 1.0f)), FMA(((t39 - (t46 -
-        t51)) + (t43 - t51)) + ((FLIP(FMA(t27, sign_square_lo, t41)) - (t27 * sign_square_rest_hi)) + (((t38 - (t42 -
-        t44)) + (FLIP(t40) - t44)) + ((t42 - (t43 - t45)) + (t41 - t45)))), t58, FMA(t46, t58, -t68)));
-    float t73 = t61 + t63, t74 = 2.0f * (t73 * (t4 + t16)), t75 = FMA(t70, 1.442695f, 12582912.0f), t76 = 1.0f / t71;
-    float t77 = -(2.0f * t73), t78 = t75 - 12582912.0f;
-    uint32_t t79 = as_bits(t75);
-    float t80 = FMA(t78, -0.69314575f, t70), t81 = FMA(t78, -1.4286068e-6f, FMA(t63, -t61, FMA(t61, t65, -t70)));
-    float t82 = t69 - 0.25f, t83 = t69 * t69, t84 = -t69;
-    float t85 = as_float((((uint32_t)((int32_t)t79 >> 1u)) + 127u) << 23u);
-    float t86 = as_float((127u + ((uint32_t)((int32_t)(t79 + 1u) >> 1u))) << 23u);
-    float t87 = POLY8(t82, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+    float t50 = t2 ? 0.0f : t49, t51 = t46 - t39, t52 = t25 + t48, t53 = t52 - t48, t54 = t34 * t52, t55 = t25 * t47;
+    float t56 = FMA(t34, -t34, t27) * (0.5f * t47), t57 = t13 * t56, t58 = t2 ? 0.0f : t57, t59 = 1.0f / t54;
+    _Bool t60 = 18.6875f < t55;
+    float t61 = -t55;
+    float t62 = t60 ? 18.6875f : t55;  // t = min(|mean|/sigma, reach)
+    float t63 = t47 * FMA(t56, t61, FMA(t34, t61, t25)), t64 = t60 ? 0.0f : t63, t65 = FMA(t62, 0.25f, 1.0f);
+    float t66 = t62 * (-0.5f), t67 = t62 * t62, t68 = -t59;
+    float t69 = t46 * t59;  // t - t0
+    float t70 = 1.0f / t65;  // u = 1/(1 + t/4)
+    float t71 = t62 * t66, t72 = 1.0f + t67;
+    float t73 = FMA(t46, t59 * FMA(FMA(t34, FMA(t34, sign_at_lo, FMA(t56, sign_at_hi, ((t48 - (t52 - t53)) + (t25 -
+        t53)) + FMA(t34, sign_at_hi, -t48))), FMA(t56, t52, FMA(t34, t52, -t54))), t68, FMA(t54, t68, 1.0f)), FMA(((t39
+        - (t46 - t51)) + (t43 - t51)) + ((FLIP(FMA(t27, sign_square_lo, t41)) - (t27 * sign_square_rest_hi)) + (((t38 -
+        (t42 - t44)) + (FLIP(t40) - t44)) + ((t42 - (t43 - t45)) + (t41 - t45)))), t59, FMA(t46, t59, -t69)));
+    float t74 = t62 + t64, t75 = 2.0f * (t74 * (t4 + t16)), t76 = FMA(t71, 1.442695f, 12582912.0f), t77 = 1.0f / t72;
+    float t78 = -(2.0f * t74), t79 = t76 - 12582912.0f;
+    uint32_t t80 = as_bits(t76);
+    float t81 = FMA(t79, -0.69314575f, t71), t82 = FMA(t79, -1.4286068e-6f, FMA(t64, -t62, FMA(t62, t66, -t71)));
+    float t83 = t70 - 0.25f, t84 = t70 * t70, t85 = -t70;
+    float t86 = as_float((((uint32_t)((int32_t)t80 >> 1u)) + 127u) << 23u);
+    float t87 = as_float((127u + ((uint32_t)((int32_t)(t80 + 1u) >> 1u))) << 23u);
+    float t88 = POLY8(t83, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
         0.011417099f, 0.11636546f, 0.17159984f);
-    float t88 = t69 * t83, t89 = FMA(t69, t69, -t83), t90 = -t76, t91 = t80 + t81, t92 = t68 + t72;
-    float t93 = POLY4(t91, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t94 = t91 * t91;
-    float t95 = 1.0f + t91;
-    float t96 = 1.0f + FMA(t93, t94, t91);  // exp(-t^2/2), mantissa
-    float t97 = t96 * (t85 * t86);
-    float t98 = FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(t92, FMA(sign_taylor9_hi, t92,
+    float t89 = t70 * t84, t90 = FMA(t70, t70, -t84), t91 = -t77, t92 = t81 + t82, t93 = t69 + t73;
+    float t94 = POLY4(t92, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t95 = t92 * t92;
+    float t96 = 1.0f + t92;
+    float t97 = 1.0f + FMA(t94, t95, t92);  // exp(-t^2/2), mantissa
+    float t98 = t97 * (t86 * t87);
+    float t99 = FMA(t93, FMA(t93, FMA(t93, FMA(t93, FMA(t93, FMA(t93, FMA(t93, FMA(sign_taylor9_hi, t93,
         sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi), sign_taylor3_hi),
         sign_taylor2_hi), sign_taylor1_hi);
-    float t99 = (t91 - (t95 - 1.0f)) + FMA(t93, t94, (t81 + (t80 - t91)) * t95), t100 = t82 * t87;
-    float t101 = 0.15958369f + t100, t102 = t95 + t99, t103 = t99 - (t102 - t95), t104 = t82 * t101;
-    float t105 = 0.106851034f + t104, t106 = t82 * t105, t107 = t68 * t98, t108 = 0.05081732f + t106;
-    float t109 = sign_taylor0_hi + t107, t110 = t82 * t108, t111 = t68 * t109, t112 = 0.014190124f + t110;
-    float t113 = t50 * t111;
-    float t114 = t112 * t88;  // J_2/sqrt(2 pi)
-    float t115 = t114 * t77;
-    float t116 = ((t69 * FMA(FMA(t63, 0.25f, FMA(t61, 0.25f, -(t64 - 1.0f))), t84, FMA(t64, t84, 1.0f))) * (POLY3(t69,
-        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t83 + t89))) + FMA(t112, FMA(t69, t89, FMA(t69, t83,
-        -t88)), FMA((-2.281545e-10f) + FMA(t82, 1.0551207e-9f + FMA(t82, 1.8320192e-9f + FMA(t82, (-3.0417104e-9f) +
-        leaky_relu_tight_part1(t100, t101, 0.15958369f, t82, t87), leaky_relu_tight_part1(t104, t105, 0.106851034f,
-        t101, t82)), leaky_relu_tight_part1(t106, t108, 0.05081732f, t105, t82)), leaky_relu_tight_part1(t110, t112,
-        0.014190124f, t108, t82)), t88, FMA(t112, t88, -t114)));
-    float t117 = t114 * t28, t118 = t114 * t31, t119 = 0.3989423f + t115;
-    float t120 = t119 * t76;  // J_1/sqrt(2 pi)
-    float t121 = FMA(t119, t76 * FMA(FMA(t61, t63, FMA(t61, t63, FMA(t61, t61, -t66))) + (t66 - (t71 - 1.0f)), t90,
-        FMA(t71, t90, 1.0f)), FMA((-1.133517e-8f) + FMA(t116, t77, (t115 - (t119 - 0.3989423f)) + FMA(t114, t77,
-        -t115)), t76, FMA(t119, t76, -t120)));
-    float t122 = t120 * t17, t123 = t120 * t74, t124 = t120 * t7, t125 = -(t120 * t122), t126 = t124 * t102;
-    float t127 = t50 * t126, t128 = t125 * t97, t129 = t86 * (t85 * t127), t130 = t128 + t123;
-    float t131 = FMA(FLIP(FMA(t120, FMA(t120, t29, FMA(t121, t17, FMA(t120, t17, -t122))), FMA(t121, t122, FMA(t120,
-        t122, t125)))), t97, FMA(t125, t97, -t128));
-    float t132 = t130 + t118, t133 = t129 + t32;
-    float t134 = FMA(t73, t120 + t121, 2.0f * (t114 + t116));  // Mills ratio/sqrt(2 pi)
-    _Bool t135 = t8 & (ABS(t73 - sign_at_hi) < sign_width_hi);
-    float t136 = t113 + FMA(t50, FMA(t68, sign_taylor0_lo + FMA(t72, t98, leaky_relu_tight_part0(t107, t109,
-        sign_taylor0_hi, t98, t68)), FMA(t72, t109, FMA(t68, t109, -t111))), FMA(t57, t111, FMA(t50, t111, -t113)));
-    float t137 = t86 * (t85 * FMA(t50, FMA(t124, t103, FMA(FMA(t120, (t9 - (t7 - 1.0f)) - negative_slope_lo, FMA(t121,
-        t7, FMA(t120, t7, -t124))), t102, FMA(t124, t102, -t126))), FMA(t57, t126, FMA(t50, t126, -t127))));
-    float t138 = -negative_slope_lo, t139 = t8 ? t138 : 0.0f;
-    float t140 = t133 + (t137 + FMA(t3, t139, leaky_relu_tight_part0(t32, t133, t129, t3, t22)));
-    float t141 = t135 ? t136 : t140, t142 = t134 * t30, t143 = t128 + t142, t144 = t143 + t117;
-    float t145 = t8 ? t144 : t132, t146 = t102 * t145, t147 = t15 * t146, t148 = t86 * (t85 * t147), t149 = t148 + t37;
-    float t150 = t1 ? 1.2621775e-29f : 1.0f;
-    float t151 = (t131 + FMA(t134, (-2.0f) * FMA(negative_slope_hi, t16, FMA(negative_slope_lo, t4,
-        FMA(negative_slope_hi, t4, -t18))), leaky_relu_tight_part0(t142, t143, t128, t134, t30))) + FMA(t114, 2.0f *
-        t29, FMA(t116, t28, leaky_relu_tight_part0(t117, t144, t143, t114, t28)));
-    float t152 = (t131 + FMA(t121, t74, leaky_relu_tight_part0(t123, t130, t128, t120, t74))) + FMA(t114, 2.0f *
-        FMA(t4, negative_slope_lo + (negative_slope_hi - (t5 - 1.0f)), FMA(t16, t5, FMA(t4, t5, -t19))), FMA(t116, t31,
-        leaky_relu_tight_part0(t118, t132, t130, t114, t31)));
-    float t153 = t8 ? t151 : t152;
-    float t154 = t150 * (t149 + ((t86 * (t85 * FMA(t15, FMA(t103, t145, FMA(t102, t153, FMA(t102, t145, -t146))),
-        FMA(t15, t146, -t147)))) + leaky_relu_tight_part0(t37, t149, t148, t15, t21)));
-    *out_mean = t141;
-    *out_var = t154;
+    float t100 = (t92 - (t96 - 1.0f)) + FMA(t94, t95, (t82 + (t81 - t92)) * t96), t101 = t83 * t88;
+    float t102 = 0.15958369f + t101, t103 = t96 + t100, t104 = t100 - (t103 - t96), t105 = t83 * t102;
+    float t106 = t102 - t101, t107 = 0.106851034f + t105, t108 = t107 - t105, t109 = t83 * t107, t110 = t69 * t99;
+    float t111 = 0.05081732f + t109, t112 = sign_taylor0_hi + t110, t113 = t111 - t109, t114 = t83 * t111;
+    float t115 = t112 - t110, t116 = t69 * t112, t117 = 0.014190124f + t114, t118 = t50 * t116, t119 = t117 - t114;
+    float t120 = t117 * t89;  // J_2/sqrt(2 pi)
+    float t121 = t120 * t78;
+    float t122 = ((t70 * FMA(FMA(t64, 0.25f, FMA(t62, 0.25f, -(t65 - 1.0f))), t85, FMA(t65, t85, 1.0f))) * (POLY3(t70,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t84 + t90))) + FMA(t117, FMA(t70, t90, FMA(t70, t84,
+        -t89)), FMA((-2.281545e-10f) + FMA(t83, 1.0551207e-9f + FMA(t83, 1.8320192e-9f + FMA(t83, (-3.0417104e-9f) +
+        (((t101 - (t102 - t106)) + (0.15958369f - t106)) + FMA(t83, t88, -t101)), ((t105 - (t107 - t108)) +
+        (0.106851034f - t108)) + FMA(t83, t102, -t105)), ((t109 - (t111 - t113)) + (0.05081732f - t113)) + FMA(t83,
+        t107, -t109)), ((t114 - (t117 - t119)) + (0.014190124f - t119)) + FMA(t83, t111, -t114)), t89, FMA(t117, t89,
+        -t120)));
+    float t123 = t120 * t28, t124 = t120 * t31, t125 = 0.3989423f + t121;
+    float t126 = t125 * t77;  // J_1/sqrt(2 pi)
+    float t127 = FMA(t125, t77 * FMA(FMA(t62, t64, FMA(t62, t64, FMA(t62, t62, -t67))) + (t67 - (t72 - 1.0f)), t91,
+        FMA(t72, t91, 1.0f)), FMA((-1.133517e-8f) + FMA(t122, t78, (t121 - (t125 - 0.3989423f)) + FMA(t120, t78,
+        -t121)), t77, FMA(t125, t77, -t126)));
+    float t128 = t126 * t17, t129 = t126 * t75, t130 = t126 * t7, t131 = -(t126 * t128), t132 = t130 * t103;
+    float t133 = t50 * t132, t134 = t131 * t98, t135 = t87 * (t86 * t133), t136 = t134 + t129;
+    float t137 = FMA(FLIP(FMA(t126, FMA(t126, t29, FMA(t127, t17, FMA(t126, t17, -t128))), FMA(t127, t128, FMA(t126,
+        t128, t131)))), t98, FMA(t131, t98, -t134));
+    float t138 = t136 + t124, t139 = t136 - t129, t140 = t135 + t32, t141 = t138 - t124;
+    float t142 = FMA(t74, t126 + t127, 2.0f * (t120 + t122));  // Mills ratio/sqrt(2 pi)
+    float t143 = t140 - t32;
+    _Bool t144 = t8 & (ABS(t74 - sign_at_hi) < sign_width_hi);
+    float t145 = t118 + FMA(t50, FMA(t69, sign_taylor0_lo + FMA(t73, t99, ((t110 - (t112 - t115)) + (sign_taylor0_hi -
+        t115)) + FMA(t69, t99, -t110)), FMA(t73, t112, FMA(t69, t112, -t116))), FMA(t58, t116, FMA(t50, t116, -t118)));
+    float t146 = t87 * (t86 * FMA(t50, FMA(t130, t104, FMA(FMA(t126, (t9 - (t7 - 1.0f)) - negative_slope_lo, FMA(t127,
+        t7, FMA(t126, t7, -t130))), t103, FMA(t130, t103, -t132))), FMA(t58, t132, FMA(t50, t132, -t133))));
+    float t147 = -negative_slope_lo, t148 = t8 ? t147 : 0.0f;
+    float t149 = t140 + (t146 + FMA(t3, t148, ((t32 - (t140 - t143)) + (t135 - t143)) + FMA(t3, t22, -t32)));
+    float t150 = t144 ? t145 : t149, t151 = t142 * t30, t152 = t134 + t151, t153 = t152 + t123;
+    float t154 = t8 ? t153 : t138, t155 = t152 - t151, t156 = t153 - t123, t157 = t103 * t154, t158 = t15 * t157;
+    float t159 = t87 * (t86 * t158), t160 = t159 + t37, t161 = t160 - t37, t162 = t1 ? 1.2621775e-29f : 1.0f;
+    float t163 = (t137 + FMA(t142, (-2.0f) * FMA(negative_slope_hi, t16, FMA(negative_slope_lo, t4,
+        FMA(negative_slope_hi, t4, -t18))), ((t151 - (t152 - t155)) + (t134 - t155)) + FMA(t142, t30, -t151))) +
+        FMA(t120, 2.0f * t29, FMA(t122, t28, ((t123 - (t153 - t156)) + (t152 - t156)) + FMA(t120, t28, -t123)));
+    float t164 = (t137 + FMA(t127, t75, ((t129 - (t136 - t139)) + (t134 - t139)) + FMA(t126, t75, -t129))) + FMA(t120,
+        2.0f * FMA(t4, negative_slope_lo + (negative_slope_hi - (t5 - 1.0f)), FMA(t16, t5, FMA(t4, t5, -t19))),
+        FMA(t122, t31, ((t124 - (t138 - t141)) + (t136 - t141)) + FMA(t120, t31, -t124)));
+    float t165 = t8 ? t163 : t164;
+    float t166 = t162 * (t160 + ((t87 * (t86 * FMA(t15, FMA(t104, t154, FMA(t103, t165, FMA(t103, t154, -t157))),
+        FMA(t15, t157, -t158)))) + (((t37 - (t160 - t161)) + (t159 - t161)) + FMA(t15, t21, -t37))));
+    *out_mean = t150;
+    *out_var = t166;
 }
 
 void leaky_relu_tight_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -216,59 +206,62 @@ INLINE void leaky_relu_tight_backward_element(
         0.49999994f), t75 * t75, (t64 + (t63 - t75)) * t77);
     float t79 = t77 + t78;  // exp(-t^2/2), mantissa
     float t80 = t78 - (t79 - t77), t81 = t79 * t70, t82 = t80 * t70, t83 = t79 * t30, t84 = t67 * t71, t85 = t43 * t83;
-    float t86 = 0.106851034f + t84, t87 = t67 * t86, t88 = 0.05081732f + t87, t89 = t67 * t88;
-    float t90 = 0.014190124f + t89;
-    float t91 = t90 * t72;  // J_2/sqrt(2 pi)
-    float t92 = t91 * t60;
-    float t93 = ((t53 * FMA(FMA(t48, 0.25f, FMA(t46, 0.25f, -(t49 - 1.0f))), t69, FMA(t49, t69, 1.0f))) * (POLY3(t53,
-        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t68 + t73))) + FMA(t90, FMA(t53, t73, FMA(t53, t68,
-        -t72)), FMA((-2.281545e-10f) + FMA(t67, 1.0551207e-9f + FMA(t67, 1.8320192e-9f + leaky_relu_tight_part1(t84,
-        t86, 0.106851034f, t67, t71), leaky_relu_tight_part1(t87, t88, 0.05081732f, t86, t67)),
-        leaky_relu_tight_part1(t89, t90, 0.014190124f, t88, t67)), t72, FMA(t90, t72, -t91)));
-    float t94 = 2.0f * t91, t95 = 0.3989423f + t92;
-    float t96 = t95 * t58;  // J_1/sqrt(2 pi)
-    float t97 = FMA(t95, t58 * FMA(FMA(t46, t48, FMA(t46, t48, FMA(t46, t46, -t51))) + (t51 - (t55 - 1.0f)), t74,
-        FMA(t55, t74, 1.0f)), FMA((-1.133517e-8f) + FMA(t93, t60, (t92 - (t95 - 0.3989423f)) + FMA(t91, t60, -t92)),
-        t58, FMA(t95, t58, -t96)));
-    float t98 = t96 * t17, t99 = t46 * t96, t100 = t96 * t26, t101 = t96 * t28, t102 = -(0.3989423f * t98);
-    float t103 = t94 + t99;  // Mills ratio/sqrt(2 pi)
-    float t104 = FMA(t96, t26, -t100);
-    float t105 = (2.0f * t93) + FMA(t46, t97, FMA(t48, t96, leaky_relu_tight_part0(t99, t103, t94, t96, t46)));
-    float t106 = t103 * t100, t107 = t103 * t76, t108 = t103 * t31, t109 = t103 * t20, t110 = t103 * t6;
-    float t111 = t81 * t102, t112 = -t106, t113 = t106 * t81;
-    float t114 = t111 + FMA(t81, FLIP(FMA(0.3989423f, FMA(t96, t25, FMA(t97, t17, FMA(t96, t17, -t98))),
-        FMA(-1.133517e-8f, t98, FMA(0.3989423f, t98, t102)))), FMA(t82, t102, FMA(t81, t102, -t111)));
-    float t115 = FMA(0.3989423f, t56, t114), t116 = FMA(0.3989423f, -(t59 * (t18 + t27)), t114), t117 = t112 * t81;
-    float t118 = t113 + t107, t119 = t117 + t34, t120 = t118 + t101, t121 = t119 - t34, t122 = t100 + t119;
-    float t123 = t8 ? t122 : t120, t124 = t122 - t100;
-    float t125 = FMA(t103, FMA(t96, t35, FMA(t97, t26, t104)), FMA(t105, t100, FMA(t103, t100, t112)));
-    float t126 = t79 * t123, t127 = t38 * t126, t128 = (t103 + t105) * (t4 + t16), t129 = t8 ? t110 : t128;
-    float t130 = t79 * t129;
-    float t131 = (FMA(t81, FLIP(t125), FMA(t112, t82, FMA(t112, t81, -t117))) + FMA(0.3989423f, t29, FMA(-1.133517e-8f,
-        t28, ((t34 - (t119 - t121)) + (t117 - t121)) + FMA(0.3989423f, t28, -t34)))) + FMA(t96, t35, FMA(t97, t26, t104
-        + ((t100 - (t122 - t124)) + (t119 - t124))));
-    float t132 = (FMA(t106, t82, FMA(t125, t81, FMA(t106, t81, -t113))) + FMA(t105, t76, leaky_relu_tight_part0(t107,
-        t118, t113, t103, t76))) + FMA(t96, t29, FMA(t97, t28, (t101 - (t120 - t118)) + FMA(t96, t28, -t101)));
-    float t133 = t8 ? t131 : t132, t134 = FMA(t80, t123, FMA(t79, t133, FMA(t79, t123, -t126))), t135 = t12 * t40;
-    float t136 = t2 ? 0.0f : t135;
-    float t137 = t66 * (t65 * (t127 + FMA(t38, t134, FMA(t136, t126, FMA(t38, t126, -t127)))));
-    float t138 = t8 ? negative_slope_hi : 1.0f;
-    float t139 = FMA(t103, ((-negative_slope_hi) - (t6 - 1.0f)) - negative_slope_lo, FMA(t105, t6, FMA(t103, t6,
-        -t110)));
-    float t140 = t8 ? t139 : 0.0f;
-    float t141 = FMA(t137, grad_var, (t138 + (t66 * (t65 * (t130 + FMA(t80, t129, FMA(t79, t140, FMA(t79, t129,
-        -t130))))))) * grad_mean);
-    float t142 = t116 + t108, t143 = t115 + t109, t144 = t8 ? t142 : t143, t145 = t79 * t144;
-    float t146 = t66 * (t65 * t145), t147 = t22 + t146, t148 = t147 - t22;
-    float t149 = FMA(t103, FLIP(t32), FMA(t105, t31, leaky_relu_tight_part0(t108, t142, t116, t103, t31)));
-    float t150 = FMA(t103, t32, FMA(t105, t20, leaky_relu_tight_part0(t109, t143, t115, t103, t20)));
-    float t151 = t8 ? t149 : t150;
-    float t152 = FMA(grad_var, t147 + ((t66 * (t65 * FMA(t80, t144, FMA(t79, t151, FMA(t79, t144, -t145))))) + ((t22 -
-        (t147 - t148)) + (t146 - t148))), (t66 * (t65 * (t85 + FMA(t43, FMA(t80, t30, FMA(t79, FMA(0.3989423f, (-0.5f)
+    float t86 = 0.106851034f + t84, t87 = t67 * t86, t88 = t86 - t84, t89 = 0.05081732f + t87, t90 = t89 - t87;
+    float t91 = t67 * t89, t92 = 0.014190124f + t91, t93 = t92 - t91;
+    float t94 = t92 * t72;  // J_2/sqrt(2 pi)
+    float t95 = t94 * t60;
+    float t96 = ((t53 * FMA(FMA(t48, 0.25f, FMA(t46, 0.25f, -(t49 - 1.0f))), t69, FMA(t49, t69, 1.0f))) * (POLY3(t53,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t68 + t73))) + FMA(t92, FMA(t53, t73, FMA(t53, t68,
+        -t72)), FMA((-2.281545e-10f) + FMA(t67, 1.0551207e-9f + FMA(t67, 1.8320192e-9f + (((t84 - (t86 - t88)) +
+        (0.106851034f - t88)) + FMA(t67, t71, -t84)), ((t87 - (t89 - t90)) + (0.05081732f - t90)) + FMA(t67, t86,
+        -t87)), ((t91 - (t92 - t93)) + (0.014190124f - t93)) + FMA(t67, t89, -t91)), t72, FMA(t92, t72, -t94)));
+    float t97 = 2.0f * t94, t98 = 0.3989423f + t95;
+    float t99 = t98 * t58;  // J_1/sqrt(2 pi)
+    float t100 = FMA(t98, t58 * FMA(FMA(t46, t48, FMA(t46, t48, FMA(t46, t46, -t51))) + (t51 - (t55 - 1.0f)), t74,
+        FMA(t55, t74, 1.0f)), FMA((-1.133517e-8f) + FMA(t96, t60, (t95 - (t98 - 0.3989423f)) + FMA(t94, t60, -t95)),
+        t58, FMA(t98, t58, -t99)));
+    float t101 = t99 * t17, t102 = t46 * t99, t103 = t99 * t26, t104 = t99 * t28, t105 = -(0.3989423f * t101);
+    float t106 = t97 + t102;  // Mills ratio/sqrt(2 pi)
+    float t107 = FMA(t99, t26, -t103), t108 = t106 - t102;
+    float t109 = (2.0f * t96) + FMA(t46, t100, FMA(t48, t99, ((t102 - (t106 - t108)) + (t97 - t108)) + FMA(t46, t99,
+        -t102)));
+    float t110 = t106 * t103, t111 = t106 * t76, t112 = t106 * t31, t113 = t106 * t20, t114 = t106 * t6;
+    float t115 = t81 * t105, t116 = -t110, t117 = t110 * t81;
+    float t118 = t115 + FMA(t81, FLIP(FMA(0.3989423f, FMA(t99, t25, FMA(t100, t17, FMA(t99, t17, -t101))),
+        FMA(-1.133517e-8f, t101, FMA(0.3989423f, t101, t105)))), FMA(t82, t105, FMA(t81, t105, -t115)));
+    float t119 = FMA(0.3989423f, t56, t118), t120 = FMA(0.3989423f, -(t59 * (t18 + t27)), t118), t121 = t116 * t81;
+    float t122 = t117 + t111, t123 = t121 + t34, t124 = t122 - t111, t125 = t122 + t104, t126 = t123 - t34;
+    float t127 = t103 + t123, t128 = t8 ? t127 : t125, t129 = t127 - t103;
+    float t130 = FMA(t106, FMA(t99, t35, FMA(t100, t26, t107)), FMA(t109, t103, FMA(t106, t103, t116)));
+    float t131 = t79 * t128, t132 = t38 * t131, t133 = (t106 + t109) * (t4 + t16), t134 = t8 ? t114 : t133;
+    float t135 = t79 * t134;
+    float t136 = (FMA(t81, FLIP(t130), FMA(t116, t82, FMA(t116, t81, -t121))) + FMA(0.3989423f, t29, FMA(-1.133517e-8f,
+        t28, ((t34 - (t123 - t126)) + (t121 - t126)) + FMA(0.3989423f, t28, -t34)))) + FMA(t99, t35, FMA(t100, t26,
+        t107 + ((t103 - (t127 - t129)) + (t123 - t129))));
+    float t137 = (FMA(t110, t82, FMA(t130, t81, FMA(t110, t81, -t117))) + FMA(t109, t76, ((t111 - (t122 - t124)) +
+        (t117 - t124)) + FMA(t106, t76, -t111))) + FMA(t99, t29, FMA(t100, t28, (t104 - (t125 - t122)) + FMA(t99, t28,
+        -t104)));
+    float t138 = t8 ? t136 : t137, t139 = FMA(t80, t128, FMA(t79, t138, FMA(t79, t128, -t131))), t140 = t12 * t40;
+    float t141 = t2 ? 0.0f : t140;
+    float t142 = t66 * (t65 * (t132 + FMA(t38, t139, FMA(t141, t131, FMA(t38, t131, -t132)))));
+    float t143 = t8 ? negative_slope_hi : 1.0f;
+    float t144 = FMA(t106, ((-negative_slope_hi) - (t6 - 1.0f)) - negative_slope_lo, FMA(t109, t6, FMA(t106, t6,
+        -t114)));
+    float t145 = t8 ? t144 : 0.0f;
+    float t146 = FMA(t142, grad_var, (t143 + (t66 * (t65 * (t135 + FMA(t80, t134, FMA(t79, t145, FMA(t79, t134,
+        -t135))))))) * grad_mean);
+    float t147 = t120 + t112, t148 = t119 + t113, t149 = t147 - t112, t150 = t8 ? t147 : t148, t151 = t148 - t113;
+    float t152 = t79 * t150, t153 = t66 * (t65 * t152), t154 = t22 + t153, t155 = t154 - t22;
+    float t156 = FMA(t106, FLIP(t32), FMA(t109, t31, ((t112 - (t147 - t149)) + (t120 - t149)) + FMA(t106, t31,
+        -t112)));
+    float t157 = FMA(t106, t32, FMA(t109, t20, ((t113 - (t148 - t151)) + (t119 - t151)) + FMA(t106, t20, -t113)));
+    float t158 = t8 ? t156 : t157;
+    float t159 = FMA(grad_var, t154 + ((t66 * (t65 * FMA(t80, t150, FMA(t79, t158, FMA(t79, t150, -t152))))) + ((t22 -
+        (t154 - t155)) + (t153 - t155))), (t66 * (t65 * (t85 + FMA(t43, FMA(t80, t30, FMA(t79, FMA(0.3989423f, (-0.5f)
         * t16, FMA(-1.133517e-8f, t19, FMA(0.3989423f, t19, -t30))), FMA(t79, t30, -t83))), FMA(t43, t83, -t85))))) *
         grad_mean);
-    *out_grad_mean = t141;
-    *out_grad_var = t152;
+    *out_grad_mean = t146;
+    *out_grad_var = t159;
 }
 
 void leaky_relu_tight_backward(

@@ -11,20 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1, p2, p3, p4):
-    t0 = p1 - p0
-    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
-    return t1
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4):
-    t0 = p1 - p0
-    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
-    return t1
-
-
-@triton.jit
 def leaky_relu_tight_forward(
     mean, var, negative_slope_hi, negative_slope_lo, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo,
     sign_square_hi, sign_square_lo, sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo,
@@ -57,143 +43,159 @@ def leaky_relu_tight_forward(
     t22 = 0.15958369 + t21
     t23 = t19 * t22
     t24 = 0.106851034 + t23
-    t25 = t19 * t24
-    t26 = 0.05081732 + t25
-    t27 = t19 * t26
-    t28 = 0.014190124 + t27
-    t29 = t18 * t18
-    t30 = t18 * t29
-    t31 = t28 * t30  # J_2/sqrt(2 pi)
-    t32 = tl.fma(t18, t18, t29 * -1.0)
-    t33 = t18 * -1.0
-    t34 = t15 * (-0.5)
-    t35 = t15 * t34
-    t36 = tl.fma(t35, 1.442695, 12582912.0)
-    t37 = t36 - 12582912.0
-    t38 = tl.fma(t37, -0.69314575, t35)
-    t39 = t36.to(tl.int32, bitcast=True)
-    t40 = ((127 + ((t39 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t41 = (((t39 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t42 = t15 * t15
-    t43 = 1.0 + t42
-    t44 = tl.div_rn(1.0, t43)
-    t45 = t44 * -1.0
-    t46 = tl.fma(t11, t11 * -1.0, t7) * (0.5 * t12)
-    t47 = tl.where(t14, 0.0, t12 * tl.fma(t46, t16, tl.fma(t11, t16, t8)))
-    t48 = tl.fma(t37, -1.4286068e-6, tl.fma(t47, t15 * -1.0, tl.fma(t15, t34, t35 * -1.0)))
-    t49 = (((t18 * tl.fma(tl.fma(t47, 0.25, tl.fma(t15, 0.25, (t17 - 1.0) * -1.0)), t33, tl.fma(t17, t33, 1.0))) *
-        (polynomial(t18, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t29 + t32))) + tl.fma(t28, tl.fma(t18,
-        t32, tl.fma(t18, t29, t30 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t19, 1.0551207e-9 + tl.fma(t19,
-        1.8320192e-9 + tl.fma(t19, (-3.0417104e-9) + _part1(t21, t22, 0.15958369, t19, t20), _part1(t23, t24,
-        0.106851034, t22, t19)), _part1(t25, t26, 0.05081732, t24, t19)), _part1(t27, t28, 0.014190124, t26, t19)),
-        t30, tl.fma(t28, t30, t31 * -1.0))))
-    t50 = t15 + t47
-    t51 = (2.0 * t50) * -1.0
-    t52 = t31 * t51
-    t53 = 0.3989423 + t52
-    t54 = t53 * t44  # J_1/sqrt(2 pi)
-    t55 = (tl.fma(t53, t44 * tl.fma(tl.fma(t15, t47, tl.fma(t15, t47, tl.fma(t15, t15, t42 * -1.0))) + (t42 - (t43 -
-        1.0)), t45, tl.fma(t43, t45, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t49, t51, (t52 - (t53 - 0.3989423)) +
-        tl.fma(t31, t51, t52 * -1.0)), t44, tl.fma(t53, t44, t54 * -1.0))))
-    t56 = tl.fma(t50, t54 + t55, 2.0 * (t31 + t49))  # Mills ratio/sqrt(2 pi)
-    t57 = t38 + t48
-    t58 = polynomial(t57, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
-    t59 = t57 * t57
-    t60 = 1.0 + tl.fma(t58, t59, t57)  # exp(-t^2/2), mantissa
-    t61 = t60 * (t41 * t40)
-    t62 = 1.0 + t57
-    t63 = (t57 - (t62 - 1.0)) + tl.fma(t58, t59, (t48 + (t38 - t57)) * t62)
-    t64 = t62 + t63
-    t65 = t63 - (t64 - t62)
-    t66 = tl.where(t2, 0.0, t6 * t46)
-    t67 = tl.where(t2, 0.0, t6 * t11)
-    t68 = t11 * sign_at_hi
-    t69 = t8 + t68
-    t70 = t11 * t69
-    t71 = tl.div_rn(1.0, t70)
-    t72 = t71 * -1.0
-    t73 = t7 * sign_square_hi
-    t74 = t9 - t73
-    t75 = tl.fma(t7, sign_square_hi, t73 * -1.0)
-    t76 = t10 - t75
-    t77 = t76 - t10
-    t78 = t7 * sign_square_lo
-    t79 = t76 - t78
-    t80 = t78 * -1.0
-    t81 = t79 - t76
-    t82 = t74 + t79
-    t83 = t82 - t74
-    t84 = t82 * t71  # t - t0
-    t85 = (tl.fma(t82, t71 * tl.fma(tl.fma(t11, tl.fma(t11, sign_at_lo, tl.fma(t46, sign_at_hi, _part0(t68, t69, t8,
-        sign_at_hi, t11))), tl.fma(t46, t69, tl.fma(t11, t69, t70 * -1.0))), t72, tl.fma(t70, t72, 1.0)), tl.fma(((t74
-        - (t82 - t83)) + (t79 - t83)) + (((tl.fma(t7, sign_square_lo, t80) * -1.0) - (t7 * sign_square_rest_hi)) +
-        (((t10 - (t76 - t77)) + ((t75 * -1.0) - t77)) + ((t76 - (t79 - t81)) + (t80 - t81)))), t71, tl.fma(t82, t71,
-        t84 * -1.0))))
-    t86 = t84 + t85
-    t87 = (tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(t86, tl.fma(sign_taylor9_hi,
-        t86, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
+    t25 = t24 - t23
+    t26 = t19 * t24
+    t27 = 0.05081732 + t26
+    t28 = t27 - t26
+    t29 = t19 * t27
+    t30 = 0.014190124 + t29
+    t31 = t30 - t29
+    t32 = t22 - t21
+    t33 = t18 * t18
+    t34 = t18 * t33
+    t35 = t30 * t34  # J_2/sqrt(2 pi)
+    t36 = tl.fma(t18, t18, t33 * -1.0)
+    t37 = t18 * -1.0
+    t38 = t15 * (-0.5)
+    t39 = t15 * t38
+    t40 = tl.fma(t39, 1.442695, 12582912.0)
+    t41 = t40 - 12582912.0
+    t42 = tl.fma(t41, -0.69314575, t39)
+    t43 = t40.to(tl.int32, bitcast=True)
+    t44 = ((127 + ((t43 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t45 = (((t43 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t46 = t15 * t15
+    t47 = 1.0 + t46
+    t48 = tl.div_rn(1.0, t47)
+    t49 = t48 * -1.0
+    t50 = tl.fma(t11, t11 * -1.0, t7) * (0.5 * t12)
+    t51 = tl.where(t14, 0.0, t12 * tl.fma(t50, t16, tl.fma(t11, t16, t8)))
+    t52 = tl.fma(t41, -1.4286068e-6, tl.fma(t51, t15 * -1.0, tl.fma(t15, t38, t39 * -1.0)))
+    t53 = (((t18 * tl.fma(tl.fma(t51, 0.25, tl.fma(t15, 0.25, (t17 - 1.0) * -1.0)), t37, tl.fma(t17, t37, 1.0))) *
+        (polynomial(t18, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t33 + t36))) + tl.fma(t30, tl.fma(t18,
+        t36, tl.fma(t18, t33, t34 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t19, 1.0551207e-9 + tl.fma(t19,
+        1.8320192e-9 + tl.fma(t19, (-3.0417104e-9) + (((t21 - (t22 - t32)) + (0.15958369 - t32)) + tl.fma(t19, t20, t21
+        * -1.0)), ((t23 - (t24 - t25)) + (0.106851034 - t25)) + tl.fma(t19, t22, t23 * -1.0)), ((t26 - (t27 - t28)) +
+        (0.05081732 - t28)) + tl.fma(t19, t24, t26 * -1.0)), ((t29 - (t30 - t31)) + (0.014190124 - t31)) + tl.fma(t19,
+        t27, t29 * -1.0)), t34, tl.fma(t30, t34, t35 * -1.0))))
+    t54 = t15 + t51
+    t55 = (2.0 * t54) * -1.0
+    t56 = t35 * t55
+    t57 = 0.3989423 + t56
+    t58 = t57 * t48  # J_1/sqrt(2 pi)
+    t59 = (tl.fma(t57, t48 * tl.fma(tl.fma(t15, t51, tl.fma(t15, t51, tl.fma(t15, t15, t46 * -1.0))) + (t46 - (t47 -
+        1.0)), t49, tl.fma(t47, t49, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t53, t55, (t56 - (t57 - 0.3989423)) +
+        tl.fma(t35, t55, t56 * -1.0)), t48, tl.fma(t57, t48, t58 * -1.0))))
+    t60 = tl.fma(t54, t58 + t59, 2.0 * (t35 + t53))  # Mills ratio/sqrt(2 pi)
+    t61 = t42 + t52
+    t62 = polynomial(t61, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
+    t63 = t61 * t61
+    t64 = 1.0 + tl.fma(t62, t63, t61)  # exp(-t^2/2), mantissa
+    t65 = t64 * (t45 * t44)
+    t66 = 1.0 + t61
+    t67 = (t61 - (t66 - 1.0)) + tl.fma(t62, t63, (t52 + (t42 - t61)) * t66)
+    t68 = t66 + t67
+    t69 = t67 - (t68 - t66)
+    t70 = tl.where(t2, 0.0, t6 * t50)
+    t71 = tl.where(t2, 0.0, t6 * t11)
+    t72 = t11 * sign_at_hi
+    t73 = t8 + t72
+    t74 = t73 - t72
+    t75 = t11 * t73
+    t76 = tl.div_rn(1.0, t75)
+    t77 = t76 * -1.0
+    t78 = t7 * sign_square_hi
+    t79 = t9 - t78
+    t80 = tl.fma(t7, sign_square_hi, t78 * -1.0)
+    t81 = t10 - t80
+    t82 = t81 - t10
+    t83 = t7 * sign_square_lo
+    t84 = t81 - t83
+    t85 = t83 * -1.0
+    t86 = t84 - t81
+    t87 = t79 + t84
+    t88 = t87 - t79
+    t89 = t87 * t76  # t - t0
+    t90 = (tl.fma(t87, t76 * tl.fma(tl.fma(t11, tl.fma(t11, sign_at_lo, tl.fma(t50, sign_at_hi, ((t72 - (t73 - t74)) +
+        (t8 - t74)) + tl.fma(t11, sign_at_hi, t72 * -1.0))), tl.fma(t50, t73, tl.fma(t11, t73, t75 * -1.0))), t77,
+        tl.fma(t75, t77, 1.0)), tl.fma(((t79 - (t87 - t88)) + (t84 - t88)) + (((tl.fma(t7, sign_square_lo, t85) * -1.0)
+        - (t7 * sign_square_rest_hi)) + (((t10 - (t81 - t82)) + ((t80 * -1.0) - t82)) + ((t81 - (t84 - t86)) + (t85 -
+        t86)))), t76, tl.fma(t87, t76, t89 * -1.0))))
+    t91 = t89 + t90
+    t92 = (tl.fma(t91, tl.fma(t91, tl.fma(t91, tl.fma(t91, tl.fma(t91, tl.fma(t91, tl.fma(t91, tl.fma(sign_taylor9_hi,
+        t91, sign_taylor8_hi), sign_taylor7_hi), sign_taylor6_hi), sign_taylor5_hi), sign_taylor4_hi),
         sign_taylor3_hi), sign_taylor2_hi), sign_taylor1_hi))
-    t88 = t84 * t87
-    t89 = sign_taylor0_hi + t88
-    t90 = t84 * t89
-    t91 = t67 * t90
-    t92 = (-1.0) + negative_slope_hi
-    t93 = negative_slope_lo + (negative_slope_hi - (t92 - (-1.0)))
-    t94 = 2.0 * (t50 * (t92 + t93))
-    t95 = t54 * t94
-    t96 = t92 * t92
-    t97 = t54 * t96
-    t98 = (t54 * t97) * -1.0
-    t99 = t98 * t61
-    t100 = t99 + t95
-    t101 = 2.0 * t96
-    t102 = tl.fma(t92, t93, tl.fma(t92, t93, tl.fma(t92, t92, t96 * -1.0)))
-    t103 = (tl.fma(tl.fma(t54, tl.fma(t54, t102, tl.fma(t55, t96, tl.fma(t54, t96, t97 * -1.0))), tl.fma(t55, t97,
-        tl.fma(t54, t97, t98))) * -1.0, t61, tl.fma(t98, t61, t99 * -1.0)))
-    t104 = t31 * t101
-    t105 = negative_slope_hi * t92
-    t106 = (-2.0) * t105
-    t107 = t56 * t106
-    t108 = t99 + t107
-    t109 = t108 + t104
-    t110 = 1.0 + negative_slope_hi
-    t111 = t92 * t110
-    t112 = 2.0 * t111
-    t113 = t31 * t112
-    t114 = t100 + t113
-    t115 = negative_slope_hi * negative_slope_hi
-    t116 = 1.0 - negative_slope_hi
-    t117 = t54 * t116
-    t118 = t117 * t64
-    t119 = t67 * t118
-    t120 = t40 * (t41 * t119)
-    t121 = mean < 0.0
-    t122 = tl.where(t121, t109, t114)
-    t123 = (tl.where(t121, t115 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t115 * -1.0))), 1.0))
-    t124 = t4 * t123
-    t125 = t64 * t122
-    t126 = t4 * t125
-    t127 = t40 * (t41 * t126)
-    t128 = t127 + t124
-    t129 = (tl.where(t1, 1.2621775e-29, 1.0) * (t128 + ((t40 * (t41 * tl.fma(t4, tl.fma(t65, t122, tl.fma(t64,
-        tl.where(t121, (t103 + tl.fma(t56, (-2.0) * tl.fma(negative_slope_hi, t93, tl.fma(negative_slope_lo, t92,
-        tl.fma(negative_slope_hi, t92, t105 * -1.0))), _part0(t107, t108, t99, t56, t106))) + tl.fma(t31, 2.0 * t102,
-        tl.fma(t49, t101, _part0(t104, t109, t108, t31, t101))), (t103 + tl.fma(t55, t94, _part0(t95, t100, t99, t54,
-        t94))) + tl.fma(t31, 2.0 * tl.fma(t92, negative_slope_lo + (negative_slope_hi - (t110 - 1.0)), tl.fma(t93,
-        t110, tl.fma(t92, t110, t111 * -1.0))), tl.fma(t49, t112, _part0(t113, t114, t100, t31, t112)))), tl.fma(t64,
-        t122, t125 * -1.0))), tl.fma(t4, t125, t126 * -1.0)))) + _part0(t124, t128, t127, t4, t123))))
-    t130 = negative_slope_hi * -1.0
-    t131 = tl.where(t121, t130, 1.0)
-    t132 = t3 * t131
-    t133 = t120 + t132
-    t134 = (tl.where(t121 & (tl.abs(t50 - sign_at_hi) < sign_width_hi), t91 + tl.fma(t67, tl.fma(t84, sign_taylor0_lo +
-        tl.fma(t85, t87, _part0(t88, t89, sign_taylor0_hi, t87, t84)), tl.fma(t85, t89, tl.fma(t84, t89, t90 * -1.0))),
-        tl.fma(t66, t90, tl.fma(t67, t90, t91 * -1.0))), t133 + ((t40 * (t41 * tl.fma(t67, tl.fma(t117, t65,
-        tl.fma(tl.fma(t54, (t130 - (t116 - 1.0)) - negative_slope_lo, tl.fma(t55, t116, tl.fma(t54, t116, t117 *
-        -1.0))), t64, tl.fma(t117, t64, t118 * -1.0))), tl.fma(t66, t118, tl.fma(t67, t118, t119 * -1.0))))) +
-        tl.fma(t3, tl.where(t121, negative_slope_lo * -1.0, 0.0), _part0(t132, t133, t120, t3, t131)))))
-    return (t134, t129)
+    t93 = t89 * t92
+    t94 = sign_taylor0_hi + t93
+    t95 = t94 - t93
+    t96 = t89 * t94
+    t97 = t71 * t96
+    t98 = (-1.0) + negative_slope_hi
+    t99 = negative_slope_lo + (negative_slope_hi - (t98 - (-1.0)))
+    t100 = 2.0 * (t54 * (t98 + t99))
+    t101 = t58 * t100
+    t102 = t98 * t98
+    t103 = t58 * t102
+    t104 = (t58 * t103) * -1.0
+    t105 = t104 * t65
+    t106 = t105 + t101
+    t107 = t106 - t101
+    t108 = 2.0 * t102
+    t109 = tl.fma(t98, t99, tl.fma(t98, t99, tl.fma(t98, t98, t102 * -1.0)))
+    t110 = (tl.fma(tl.fma(t58, tl.fma(t58, t109, tl.fma(t59, t102, tl.fma(t58, t102, t103 * -1.0))), tl.fma(t59, t103,
+        tl.fma(t58, t103, t104))) * -1.0, t65, tl.fma(t104, t65, t105 * -1.0)))
+    t111 = t35 * t108
+    t112 = negative_slope_hi * t98
+    t113 = (-2.0) * t112
+    t114 = t60 * t113
+    t115 = t105 + t114
+    t116 = t115 + t111
+    t117 = t116 - t111
+    t118 = t115 - t114
+    t119 = 1.0 + negative_slope_hi
+    t120 = t98 * t119
+    t121 = 2.0 * t120
+    t122 = t35 * t121
+    t123 = t106 + t122
+    t124 = t123 - t122
+    t125 = negative_slope_hi * negative_slope_hi
+    t126 = 1.0 - negative_slope_hi
+    t127 = t58 * t126
+    t128 = t127 * t68
+    t129 = t71 * t128
+    t130 = t44 * (t45 * t129)
+    t131 = mean < 0.0
+    t132 = tl.where(t131, t116, t123)
+    t133 = (tl.where(t131, t125 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t125 * -1.0))), 1.0))
+    t134 = t4 * t133
+    t135 = t68 * t132
+    t136 = t4 * t135
+    t137 = t44 * (t45 * t136)
+    t138 = t137 + t134
+    t139 = t138 - t134
+    t140 = (tl.where(t1, 1.2621775e-29, 1.0) * (t138 + ((t44 * (t45 * tl.fma(t4, tl.fma(t69, t132, tl.fma(t68,
+        tl.where(t131, (t110 + tl.fma(t60, (-2.0) * tl.fma(negative_slope_hi, t99, tl.fma(negative_slope_lo, t98,
+        tl.fma(negative_slope_hi, t98, t112 * -1.0))), ((t114 - (t115 - t118)) + (t105 - t118)) + tl.fma(t60, t113,
+        t114 * -1.0))) + tl.fma(t35, 2.0 * t109, tl.fma(t53, t108, ((t111 - (t116 - t117)) + (t115 - t117)) +
+        tl.fma(t35, t108, t111 * -1.0))), (t110 + tl.fma(t59, t100, ((t101 - (t106 - t107)) + (t105 - t107)) +
+        tl.fma(t58, t100, t101 * -1.0))) + tl.fma(t35, 2.0 * tl.fma(t98, negative_slope_lo + (negative_slope_hi - (t119
+        - 1.0)), tl.fma(t99, t119, tl.fma(t98, t119, t120 * -1.0))), tl.fma(t53, t121, ((t122 - (t123 - t124)) + (t106
+        - t124)) + tl.fma(t35, t121, t122 * -1.0)))), tl.fma(t68, t132, t135 * -1.0))), tl.fma(t4, t135, t136 *
+        -1.0)))) + (((t134 - (t138 - t139)) + (t137 - t139)) + tl.fma(t4, t133, t134 * -1.0)))))
+    t141 = negative_slope_hi * -1.0
+    t142 = tl.where(t131, t141, 1.0)
+    t143 = t3 * t142
+    t144 = t130 + t143
+    t145 = t144 - t143
+    t146 = (tl.where(t131 & (tl.abs(t54 - sign_at_hi) < sign_width_hi), t97 + tl.fma(t71, tl.fma(t89, sign_taylor0_lo +
+        tl.fma(t90, t92, ((t93 - (t94 - t95)) + (sign_taylor0_hi - t95)) + tl.fma(t89, t92, t93 * -1.0)), tl.fma(t90,
+        t94, tl.fma(t89, t94, t96 * -1.0))), tl.fma(t70, t96, tl.fma(t71, t96, t97 * -1.0))), t144 + ((t44 * (t45 *
+        tl.fma(t71, tl.fma(t127, t69, tl.fma(tl.fma(t58, (t141 - (t126 - 1.0)) - negative_slope_lo, tl.fma(t59, t126,
+        tl.fma(t58, t126, t127 * -1.0))), t68, tl.fma(t127, t68, t128 * -1.0))), tl.fma(t70, t128, tl.fma(t71, t128,
+        t129 * -1.0))))) + tl.fma(t3, tl.where(t131, negative_slope_lo * -1.0, 0.0), ((t143 - (t144 - t145)) + (t130 -
+        t145)) + tl.fma(t3, t142, t143 * -1.0)))))
+    return (t146, t140)
 
 
 @triton.jit
@@ -273,140 +275,150 @@ def leaky_relu_tight_backward(
     t19 = 0.106851034 + t18
     t20 = t16 * t19
     t21 = 0.05081732 + t20
-    t22 = t16 * t21
-    t23 = 0.014190124 + t22
-    t24 = t15 * t15
-    t25 = t15 * t24
-    t26 = t23 * t25  # J_2/sqrt(2 pi)
-    t27 = 2.0 * t26
-    t28 = tl.fma(t15, t15, t24 * -1.0)
-    t29 = t15 * -1.0
-    t30 = t12 * (-0.5)
-    t31 = t12 * t30
-    t32 = tl.fma(t31, 1.442695, 12582912.0)
-    t33 = t32 - 12582912.0
-    t34 = tl.fma(t33, -0.69314575, t31)
-    t35 = t32.to(tl.int32, bitcast=True)
-    t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t38 = t37 * t36
-    t39 = t12 * t12
-    t40 = 1.0 + t39
-    t41 = tl.div_rn(1.0, t40)
-    t42 = t41 * -1.0
-    t43 = t9 * -1.0
-    t44 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
-    t45 = tl.where(t11, 0.0, t9 * tl.fma(t44, t13, tl.fma(t8, t13, t5)))
-    t46 = tl.fma(t33, -1.4286068e-6, tl.fma(t45, t12 * -1.0, tl.fma(t12, t30, t31 * -1.0)))
-    t47 = (((t15 * tl.fma(tl.fma(t45, 0.25, tl.fma(t12, 0.25, (t14 - 1.0) * -1.0)), t29, tl.fma(t14, t29, 1.0))) *
-        (polynomial(t15, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t24 + t28))) + tl.fma(t23, tl.fma(t15,
-        t28, tl.fma(t15, t24, t25 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t16, 1.0551207e-9 + tl.fma(t16,
-        1.8320192e-9 + _part1(t18, t19, 0.106851034, t16, t17), _part1(t20, t21, 0.05081732, t19, t16)), _part1(t22,
-        t23, 0.014190124, t21, t16)), t25, tl.fma(t23, t25, t26 * -1.0))))
-    t48 = tl.where(t2, 0.0, t4 * (t9 + (t9 * tl.fma(t44, t43, tl.fma(t8, t43, 1.0)))))
-    t49 = tl.where(t2, 0.0, t6 * t8)
-    t50 = t34 + t46
-    t51 = 1.0 + t50
-    t52 = ((t50 - (t51 - 1.0)) + tl.fma(polynomial(t50, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t50 * t50, (t46 + (t34 - t50)) * t51))
-    t53 = t51 + t52  # exp(-t^2/2), mantissa
-    t54 = t52 - (t53 - t51)
-    t55 = t54 * t38
-    t56 = t53 * t38
-    t57 = t12 + t45
-    t58 = (2.0 * t57) * -1.0
-    t59 = t26 * t58
-    t60 = 0.3989423 + t59
-    t61 = t60 * t41  # J_1/sqrt(2 pi)
-    t62 = (tl.fma(t60, t41 * tl.fma(tl.fma(t12, t45, tl.fma(t12, t45, tl.fma(t12, t12, t39 * -1.0))) + (t39 - (t40 -
-        1.0)), t42, tl.fma(t40, t42, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t47, t58, (t59 - (t60 - 0.3989423)) +
-        tl.fma(t26, t58, t59 * -1.0)), t41, tl.fma(t60, t41, t61 * -1.0))))
-    t63 = t12 * t61
-    t64 = t27 + t63  # Mills ratio/sqrt(2 pi)
-    t65 = (2.0 * t47) + tl.fma(t12, t62, tl.fma(t45, t61, _part0(t63, t64, t27, t61, t12)))
-    t66 = (-1.0) + negative_slope_hi
-    t67 = negative_slope_lo + (negative_slope_hi - (t66 - (-1.0)))
-    t68 = t66 * t66
-    t69 = tl.fma(t66, t67, tl.fma(t66, t67, tl.fma(t66, t66, t68 * -1.0)))
-    t70 = 2.0 * t69
-    t71 = t61 * t68
-    t72 = 2.0 * t68
-    t73 = t61 * t72
-    t74 = t64 * t73
-    t75 = t74 * -1.0
-    t76 = t75 * t56
-    t77 = t74 * t56
-    t78 = tl.fma(t61, t72, t73 * -1.0)
-    t79 = tl.fma(t64, tl.fma(t61, t70, tl.fma(t62, t72, t78)), tl.fma(t65, t73, tl.fma(t64, t73, t75)))
-    t80 = (0.3989423 * t71) * -1.0
-    t81 = t56 * t80
-    t82 = (t81 + tl.fma(t56, tl.fma(0.3989423, tl.fma(t61, t69, tl.fma(t62, t68, tl.fma(t61, t68, t71 * -1.0))),
-        tl.fma(-1.133517e-8, t71, tl.fma(0.3989423, t71, t80))) * -1.0, tl.fma(t55, t80, tl.fma(t56, t80, t81 *
+    t22 = t21 - t20
+    t23 = t16 * t21
+    t24 = 0.014190124 + t23
+    t25 = t24 - t23
+    t26 = t19 - t18
+    t27 = t15 * t15
+    t28 = t15 * t27
+    t29 = t24 * t28  # J_2/sqrt(2 pi)
+    t30 = 2.0 * t29
+    t31 = tl.fma(t15, t15, t27 * -1.0)
+    t32 = t15 * -1.0
+    t33 = t12 * (-0.5)
+    t34 = t12 * t33
+    t35 = tl.fma(t34, 1.442695, 12582912.0)
+    t36 = t35 - 12582912.0
+    t37 = tl.fma(t36, -0.69314575, t34)
+    t38 = t35.to(tl.int32, bitcast=True)
+    t39 = ((127 + ((t38 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t40 = (((t38 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t41 = t40 * t39
+    t42 = t12 * t12
+    t43 = 1.0 + t42
+    t44 = tl.div_rn(1.0, t43)
+    t45 = t44 * -1.0
+    t46 = t9 * -1.0
+    t47 = tl.fma(t8, t8 * -1.0, t7) * (0.5 * t9)
+    t48 = tl.where(t11, 0.0, t9 * tl.fma(t47, t13, tl.fma(t8, t13, t5)))
+    t49 = tl.fma(t36, -1.4286068e-6, tl.fma(t48, t12 * -1.0, tl.fma(t12, t33, t34 * -1.0)))
+    t50 = (((t15 * tl.fma(tl.fma(t48, 0.25, tl.fma(t12, 0.25, (t14 - 1.0) * -1.0)), t32, tl.fma(t14, t32, 1.0))) *
+        (polynomial(t15, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t27 + t31))) + tl.fma(t24, tl.fma(t15,
+        t31, tl.fma(t15, t27, t28 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t16, 1.0551207e-9 + tl.fma(t16,
+        1.8320192e-9 + (((t18 - (t19 - t26)) + (0.106851034 - t26)) + tl.fma(t16, t17, t18 * -1.0)), ((t20 - (t21 -
+        t22)) + (0.05081732 - t22)) + tl.fma(t16, t19, t20 * -1.0)), ((t23 - (t24 - t25)) + (0.014190124 - t25)) +
+        tl.fma(t16, t21, t23 * -1.0)), t28, tl.fma(t24, t28, t29 * -1.0))))
+    t51 = tl.where(t2, 0.0, t4 * (t9 + (t9 * tl.fma(t47, t46, tl.fma(t8, t46, 1.0)))))
+    t52 = tl.where(t2, 0.0, t6 * t8)
+    t53 = t37 + t49
+    t54 = 1.0 + t53
+    t55 = ((t53 - (t54 - 1.0)) + tl.fma(polynomial(t53, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t53 * t53, (t49 + (t37 - t53)) * t54))
+    t56 = t54 + t55  # exp(-t^2/2), mantissa
+    t57 = t55 - (t56 - t54)
+    t58 = t57 * t41
+    t59 = t56 * t41
+    t60 = t12 + t48
+    t61 = (2.0 * t60) * -1.0
+    t62 = t29 * t61
+    t63 = 0.3989423 + t62
+    t64 = t63 * t44  # J_1/sqrt(2 pi)
+    t65 = (tl.fma(t63, t44 * tl.fma(tl.fma(t12, t48, tl.fma(t12, t48, tl.fma(t12, t12, t42 * -1.0))) + (t42 - (t43 -
+        1.0)), t45, tl.fma(t43, t45, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t50, t61, (t62 - (t63 - 0.3989423)) +
+        tl.fma(t29, t61, t62 * -1.0)), t44, tl.fma(t63, t44, t64 * -1.0))))
+    t66 = t12 * t64
+    t67 = t30 + t66  # Mills ratio/sqrt(2 pi)
+    t68 = t67 - t66
+    t69 = ((2.0 * t50) + tl.fma(t12, t65, tl.fma(t48, t64, ((t66 - (t67 - t68)) + (t30 - t68)) + tl.fma(t12, t64, t66 *
         -1.0))))
-    t83 = t12 * t66
-    t84 = t83 + tl.fma(t12, t67, tl.fma(t45, t66, tl.fma(t12, t66, t83 * -1.0)))
-    t85 = (-2.0) * t84
-    t86 = tl.fma(0.3989423, t84, t82)
-    t87 = t64 * t85
-    t88 = t77 + t87
-    t89 = negative_slope_hi * t66
-    t90 = tl.fma(negative_slope_hi, t67, tl.fma(negative_slope_lo, t66, tl.fma(negative_slope_hi, t66, t89 * -1.0)))
-    t91 = tl.fma(0.3989423, (t57 * (t89 + t90)) * -1.0, t82)
-    t92 = (-2.0) * t90
-    t93 = (-2.0) * t89
-    t94 = 0.3989423 * t93
-    t95 = t76 + t94
-    t96 = t95 - t94
-    t97 = t73 + t95
-    t98 = t97 - t73
-    t99 = t61 * t93
-    t100 = t88 + t99
-    t101 = (-0.5) * t66
-    t102 = 0.3989423 * t101
-    t103 = t53 * t102
-    t104 = t48 * t103
-    t105 = 1.0 + negative_slope_hi
-    t106 = t66 * t105
-    t107 = t106 * -1.0
-    t108 = t64 * t107
-    t109 = t91 + t108
-    t110 = (tl.fma(t66, negative_slope_lo + (negative_slope_hi - (t105 - 1.0)), tl.fma(t67, t105, tl.fma(t66, t105,
-        t107))))
-    t111 = t64 * t106
-    t112 = t86 + t111
-    t113 = 1.0 - negative_slope_hi
-    t114 = t64 * t113
-    t115 = negative_slope_hi * negative_slope_hi
-    t116 = mean < 0.0
-    t117 = tl.where(t116, t109, t112)
-    t118 = tl.where(t116, t114, (t64 + t65) * (t66 + t67))
-    t119 = tl.where(t116, t97, t100)
-    t120 = (tl.where(t116, t115 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
-        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t115 * -1.0))), 1.0))
-    t121 = t53 * t119
-    t122 = t49 * t121
-    t123 = t53 * t118
-    t124 = t53 * t117
-    t125 = t36 * (t37 * t124)
-    t126 = t120 + t125
-    t127 = t126 - t120
-    t128 = (tl.fma(grad_var, t126 + ((t36 * (t37 * tl.fma(t54, t117, tl.fma(t53, tl.where(t116, tl.fma(t64, t110 *
-        -1.0, tl.fma(t65, t107, _part0(t108, t109, t91, t64, t107))), tl.fma(t64, t110, tl.fma(t65, t106, _part0(t111,
-        t112, t86, t64, t106)))), tl.fma(t53, t117, t124 * -1.0))))) + ((t120 - (t126 - t127)) + (t125 - t127))), (t36
-        * (t37 * (t104 + tl.fma(t48, tl.fma(t54, t102, tl.fma(t53, tl.fma(0.3989423, (-0.5) * t67, tl.fma(-1.133517e-8,
-        t101, tl.fma(0.3989423, t101, t102 * -1.0))), tl.fma(t53, t102, t103 * -1.0))), tl.fma(t48, t103, t104 *
-        -1.0))))) * grad_mean))
-    t129 = (tl.fma(t36 * (t37 * (t122 + tl.fma(t49, tl.fma(t54, t119, tl.fma(t53, tl.where(t116, (tl.fma(t56, t79 *
-        -1.0, tl.fma(t75, t55, tl.fma(t75, t56, t76 * -1.0))) + tl.fma(0.3989423, t92, tl.fma(-1.133517e-8, t93, ((t94
-        - (t95 - t96)) + (t76 - t96)) + tl.fma(0.3989423, t93, t94 * -1.0)))) + tl.fma(t61, t70, tl.fma(t62, t72, t78 +
-        ((t73 - (t97 - t98)) + (t95 - t98)))), (tl.fma(t74, t55, tl.fma(t79, t56, tl.fma(t74, t56, t77 * -1.0))) +
-        tl.fma(t65, t85, _part0(t87, t88, t77, t64, t85))) + tl.fma(t61, t92, tl.fma(t62, t93, (t99 - (t100 - t88)) +
-        tl.fma(t61, t93, t99 * -1.0)))), tl.fma(t53, t119, t121 * -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t44), t121,
-        tl.fma(t49, t121, t122 * -1.0))))), grad_var, (tl.where(t116, negative_slope_hi, 1.0) + (t36 * (t37 * (t123 +
-        tl.fma(t54, t118, tl.fma(t53, tl.where(t116, tl.fma(t64, ((negative_slope_hi * -1.0) - (t113 - 1.0)) -
-        negative_slope_lo, tl.fma(t65, t113, tl.fma(t64, t113, t114 * -1.0))), 0.0), tl.fma(t53, t118, t123 *
-        -1.0))))))) * grad_mean))
-    return (t129, t128)
+    t70 = (-1.0) + negative_slope_hi
+    t71 = negative_slope_lo + (negative_slope_hi - (t70 - (-1.0)))
+    t72 = t70 * t70
+    t73 = tl.fma(t70, t71, tl.fma(t70, t71, tl.fma(t70, t70, t72 * -1.0)))
+    t74 = 2.0 * t73
+    t75 = t64 * t72
+    t76 = 2.0 * t72
+    t77 = t64 * t76
+    t78 = t67 * t77
+    t79 = t78 * -1.0
+    t80 = t79 * t59
+    t81 = t78 * t59
+    t82 = tl.fma(t64, t76, t77 * -1.0)
+    t83 = tl.fma(t67, tl.fma(t64, t74, tl.fma(t65, t76, t82)), tl.fma(t69, t77, tl.fma(t67, t77, t79)))
+    t84 = (0.3989423 * t75) * -1.0
+    t85 = t59 * t84
+    t86 = (t85 + tl.fma(t59, tl.fma(0.3989423, tl.fma(t64, t73, tl.fma(t65, t72, tl.fma(t64, t72, t75 * -1.0))),
+        tl.fma(-1.133517e-8, t75, tl.fma(0.3989423, t75, t84))) * -1.0, tl.fma(t58, t84, tl.fma(t59, t84, t85 *
+        -1.0))))
+    t87 = t12 * t70
+    t88 = t87 + tl.fma(t12, t71, tl.fma(t48, t70, tl.fma(t12, t70, t87 * -1.0)))
+    t89 = (-2.0) * t88
+    t90 = tl.fma(0.3989423, t88, t86)
+    t91 = t67 * t89
+    t92 = t81 + t91
+    t93 = t92 - t91
+    t94 = negative_slope_hi * t70
+    t95 = tl.fma(negative_slope_hi, t71, tl.fma(negative_slope_lo, t70, tl.fma(negative_slope_hi, t70, t94 * -1.0)))
+    t96 = tl.fma(0.3989423, (t60 * (t94 + t95)) * -1.0, t86)
+    t97 = (-2.0) * t95
+    t98 = (-2.0) * t94
+    t99 = 0.3989423 * t98
+    t100 = t80 + t99
+    t101 = t100 - t99
+    t102 = t77 + t100
+    t103 = t102 - t77
+    t104 = t64 * t98
+    t105 = t92 + t104
+    t106 = (-0.5) * t70
+    t107 = 0.3989423 * t106
+    t108 = t56 * t107
+    t109 = t51 * t108
+    t110 = 1.0 + negative_slope_hi
+    t111 = t70 * t110
+    t112 = t111 * -1.0
+    t113 = t67 * t112
+    t114 = t96 + t113
+    t115 = t114 - t113
+    t116 = (tl.fma(t70, negative_slope_lo + (negative_slope_hi - (t110 - 1.0)), tl.fma(t71, t110, tl.fma(t70, t110,
+        t112))))
+    t117 = t67 * t111
+    t118 = t90 + t117
+    t119 = t118 - t117
+    t120 = 1.0 - negative_slope_hi
+    t121 = t67 * t120
+    t122 = negative_slope_hi * negative_slope_hi
+    t123 = mean < 0.0
+    t124 = tl.where(t123, t114, t118)
+    t125 = tl.where(t123, t121, (t67 + t69) * (t70 + t71))
+    t126 = tl.where(t123, t102, t105)
+    t127 = (tl.where(t123, t122 + tl.fma(negative_slope_hi, negative_slope_lo, tl.fma(negative_slope_hi,
+        negative_slope_lo, tl.fma(negative_slope_hi, negative_slope_hi, t122 * -1.0))), 1.0))
+    t128 = t56 * t126
+    t129 = t52 * t128
+    t130 = t56 * t125
+    t131 = t56 * t124
+    t132 = t39 * (t40 * t131)
+    t133 = t127 + t132
+    t134 = t133 - t127
+    t135 = (tl.fma(grad_var, t133 + ((t39 * (t40 * tl.fma(t57, t124, tl.fma(t56, tl.where(t123, tl.fma(t67, t116 *
+        -1.0, tl.fma(t69, t112, ((t113 - (t114 - t115)) + (t96 - t115)) + tl.fma(t67, t112, t113 * -1.0))), tl.fma(t67,
+        t116, tl.fma(t69, t111, ((t117 - (t118 - t119)) + (t90 - t119)) + tl.fma(t67, t111, t117 * -1.0)))),
+        tl.fma(t56, t124, t131 * -1.0))))) + ((t127 - (t133 - t134)) + (t132 - t134))), (t39 * (t40 * (t109 +
+        tl.fma(t51, tl.fma(t57, t107, tl.fma(t56, tl.fma(0.3989423, (-0.5) * t71, tl.fma(-1.133517e-8, t106,
+        tl.fma(0.3989423, t106, t107 * -1.0))), tl.fma(t56, t107, t108 * -1.0))), tl.fma(t51, t108, t109 * -1.0))))) *
+        grad_mean))
+    t136 = (tl.fma(t39 * (t40 * (t129 + tl.fma(t52, tl.fma(t57, t126, tl.fma(t56, tl.where(t123, (tl.fma(t59, t83 *
+        -1.0, tl.fma(t79, t58, tl.fma(t79, t59, t80 * -1.0))) + tl.fma(0.3989423, t97, tl.fma(-1.133517e-8, t98, ((t99
+        - (t100 - t101)) + (t80 - t101)) + tl.fma(0.3989423, t98, t99 * -1.0)))) + tl.fma(t64, t74, tl.fma(t65, t76,
+        t82 + ((t77 - (t102 - t103)) + (t100 - t103)))), (tl.fma(t78, t58, tl.fma(t83, t59, tl.fma(t78, t59, t81 *
+        -1.0))) + tl.fma(t69, t89, ((t91 - (t92 - t93)) + (t81 - t93)) + tl.fma(t67, t89, t91 * -1.0))) + tl.fma(t64,
+        t97, tl.fma(t65, t98, (t104 - (t105 - t92)) + tl.fma(t64, t98, t104 * -1.0)))), tl.fma(t56, t126, t128 *
+        -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t47), t128, tl.fma(t52, t128, t129 * -1.0))))), grad_var,
+        (tl.where(t123, negative_slope_hi, 1.0) + (t39 * (t40 * (t130 + tl.fma(t57, t125, tl.fma(t56, tl.where(t123,
+        tl.fma(t67, ((negative_slope_hi * -1.0) - (t120 - 1.0)) - negative_slope_lo, tl.fma(t69, t120, tl.fma(t67,
+        t120, t121 * -1.0))), 0.0), tl.fma(t56, t125, t130 * -1.0))))))) * grad_mean))
+    return (t136, t135)
 
 
 @triton.jit

@@ -5,123 +5,104 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float logistic_bernoulli_pea_part2(float p0, float p1)
-{
-    float t0 = 1.0f / FMA(0.25f, ABS(p0), 1.0f), t1 = t0 - 0.25f;
-    // Mills ratio/sqrt(2 pi)
-    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t3 = p1 * t2;
-    return t3;
-}
-
-INLINE float logistic_bernoulli_pea_part0(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12)
-{
-    float t0 = p9 * 0.6931472f, t1 = p10 + t0, t2 = t1 - p10, t3 = p0 * 0.6931472f, t4 = p1 + t3, t5 = t4 - t3;
-    float t6 = t4 + (p3 + FMA(p0, -1.9046542e-9f, FMA(p2, 0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) + FMA(p0,
-        0.6931472f, -t3))));
-    _Bool t7 = (-t6) < 0.0f;
-    float t8 = t7 ? 0.0f : t1;
-    _Bool t9 = 176.5f < t8, t10 = t8 < (-176.5f);
-    float t11 = t9 ? 176.5f : t8, t12 = t10 ? (-176.5f) : t11, t13 = FMA(1.442695f, t12, 12582912.0f);
-    float t14 = t13 - 12582912.0f;
-    uint32_t t15 = as_bits(t13);
-    float t16 = FMA(-0.69314575f, t14, t12);
-    float t17 = FMA(p9, -1.9046542e-9f, FMA(p9, 0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, p12 + ((p10 - (t1 - t2))
-        + (t0 - t2)));
-    float t18 = t7 ? 0.0f : t17, t19 = t9 ? 0.0f : t18, t20 = t10 ? 0.0f : t19;
-    float t21 = t16 + FMA(-1.4286068e-6f, t14, t20);
-    float t22 = p8 * (p7 * (p6 * (p5 * logistic_bernoulli_pea_part2(t6, p4))));
-    float t23 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
-    float t26 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
-        t21);
-    float t27 = t10 ? 0.0f : t26;
-    float t28 = (t23 * (t24 * (t25 * (t27 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t22;
-    float t29 = t7 ? t22 : t28;
-    return t29;
-}
-
-INLINE float logistic_bernoulli_pea_part1(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12)
-{
-    float t0 = p9 * (-0.6931472f), t1 = t0 + p10, t2 = t1 - p10, t3 = p0 * (-0.6931472f), t4 = p1 + t3, t5 = t4 - t3;
-    float t6 = t4 + (p3 + FMA(p0, 1.9046542e-9f, FMA(p2, -0.6931472f, ((t3 - (t4 - t5)) + (p1 - t5)) + FMA(p0,
-        -0.6931472f, -t3))));
-    _Bool t7 = t6 < 0.0f;
-    float t8 = t7 ? 0.0f : t1;
-    _Bool t9 = 176.5f < t8, t10 = t8 < (-176.5f);
-    float t11 = t9 ? 176.5f : t8, t12 = t10 ? (-176.5f) : t11, t13 = FMA(1.442695f, t12, 12582912.0f);
-    float t14 = t13 - 12582912.0f;
-    uint32_t t15 = as_bits(t13);
-    float t16 = FMA(-0.69314575f, t14, t12);
-    float t17 = FMA(p9, 1.9046542e-9f, FMA(p9, -0.6931472f, -t0)) + FMA(p11, -2.2778894e-10f, ((p10 - (t1 - t2)) + (t0
-        - t2)) + p12);
-    float t18 = t7 ? 0.0f : t17, t19 = t9 ? 0.0f : t18, t20 = t10 ? 0.0f : t19;
-    float t21 = t16 + FMA(-1.4286068e-6f, t14, t20);
-    float t22 = p8 * (p7 * (p6 * (p5 * logistic_bernoulli_pea_part2(t6, p4))));
-    float t23 = as_float((127u + ((uint32_t)((int32_t)(3u + t15) >> 2u))) << 23u);
-    float t24 = as_float((127u + ((uint32_t)((int32_t)(2u + t15) >> 2u))) << 23u);
-    float t25 = as_float((127u + ((uint32_t)((int32_t)(1u + t15) >> 2u))) << 23u);
-    float t26 = 1.0f + FMA(POLY4(t21, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t21 * t21,
-        t21);
-    float t27 = t10 ? 0.0f : t26;
-    float t28 = (t23 * (t24 * (t25 * (t27 * as_float((127u + ((uint32_t)((int32_t)t15 >> 2u))) << 23u))))) - t22;
-    float t29 = t7 ? t22 : t28;
-    return t29;
-}
-
 INLINE void logistic_bernoulli_pea_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = 1.1529215e+18f < var, t1 = var < 9.094947e-13f, t2 = var == 0.0f;
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
-    float t5 = var * 0.2402265f;
-    _Bool t6 = 0.0f <= var;
-    float t7 = t0 ? 0.00390625f : 1.0f;
-    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
-    float t9 = t0 ? 256.0f : 1.0f, t10 = t1 ? 3.5527137e-15f : t9;
-    _Bool t11 = t2 & (0.0f < t3);
-    float t12 = t8 * t3, t13 = t11 ? 1.2676506e+30f : t12, t14 = FMA(var, 0.2402265f, -t5), t15 = t6 ? 1.0f : var;
-    float t16 = SQRT(t15), t17 = t8 * (var * t8), t18 = t2 ? 1.0f : t17;
-    float t19 = SQRT(t18);  // standard deviation, scaled
-    float t20 = 1.0f / t19, t21 = t10 * t19, t22 = t2 ? 0.0f : t21, t23 = t20 * t13;
-    float t24 = FMA(t19, -t19, t18) * (0.5f * t20), t25 = t10 * t24, t26 = t2 ? 0.0f : t25, t27 = -t20;
-    _Bool t28 = 1.1529215e+18f < t23;
-    float t29 = t28 ? 1.1529215e+18f : t23;
-    float t30 = FMA(t20 * FMA(t24, t27, FMA(t19, t27, 1.0f)), t13, FMA(t20, t13, -t23)), t31 = t28 ? 0.0f : t30;
-    float t32 = -t29;
-    float t33 = t4 ? t32 : t29;  // mean/sigma
-    float t34 = t33 * t33, t35 = (-0.5f) * t34;
-    _Bool t36 = t35 < (-176.5f);
-    float t37 = t36 ? (-176.5f) : t35, t38 = -t31, t39 = t4 ? t38 : t31, t40 = t33 + t39;
-    float t41 = FMA(t37, 1.442695f, 12582912.0f);
-    _Bool t42 = t40 < 0.0f;
-    float t43 = t41 - 12582912.0f;
-    uint32_t t44 = as_bits(t41);
-    float t45 = FMA(t43, -0.69314575f, t37), t46 = (-0.5f) * FMA(t33, t39, FMA(t33, t39, FMA(t33, t33, -t34)));
-    float t47 = t36 ? 0.0f : t46, t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
-    float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
-    float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
-    float t51 = as_float((127u + ((uint32_t)((int32_t)(t44 + 2u) >> 2u))) << 23u);
-    float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
-    float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
-        t48);
-    float t54 = t36 ? 0.0f : t53, t55 = logistic_bernoulli_pea_part2(t40, t54);
-    float t56 = 1.0f - (t52 * (t51 * (t50 * (t49 * t55))));
-    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t58 = logistic_bernoulli_pea_part0(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t59 = t42 ? t52 : 1.0f, t60 = t42 ? t51 : 1.0f, t61 = t42 ? t50 : 1.0f, t62 = t42 ? t55 : t56;
-    float t63 = t42 ? t49 : 1.0f, t64 = FMA(t59, t60 * (t61 * (t62 * t63)), FMA(0.5f, t58, (-0.5f) * t57));
-    float t65 = t42 ? 1.0f : t52, t66 = t42 ? 1.0f : t51, t67 = t42 ? 1.0f : t50, t68 = t42 ? t56 : t55;
-    float t69 = t42 ? 1.0f : t49, t70 = t64 * FMA(t65, t66 * (t67 * (t68 * t69)), FMA(-0.5f, t58, 0.5f * t57));
-    float t71 = t6 ? t64 : t16, t72 = (t70 < 0.0f) ? 0.0f : t70, t73 = t6 ? t72 : t16;
-    *out_mean = t71;
-    *out_var = t73;
+    float t5 = mean * (-0.6931472f), t6 = var * 0.2402265f, t7 = mean * 0.6931472f;
+    _Bool t8 = 0.0f <= var;
+    float t9 = t0 ? 0.00390625f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t0 ? 256.0f : 1.0f, t12 = t1 ? 3.5527137e-15f : t11;
+    _Bool t13 = t2 & (0.0f < t3);
+    float t14 = t10 * t3, t15 = t13 ? 1.2676506e+30f : t14, t16 = t5 + t6, t17 = FMA(var, 0.2402265f, -t6);
+    float t18 = t6 + t7, t19 = t8 ? 1.0f : var, t20 = SQRT(t19), t21 = t10 * (var * t10), t22 = t2 ? 1.0f : t21;
+    float t23 = t16 - t6, t24 = t18 - t6;
+    float t25 = SQRT(t22);  // standard deviation, scaled
+    float t26 = 1.0f / t25, t27 = t12 * t25, t28 = t2 ? 0.0f : t27, t29 = t28 * (-0.6931472f), t30 = t28 * 0.6931472f;
+    float t31 = t26 * t15, t32 = FMA(t25, -t25, t22) * (0.5f * t26), t33 = t12 * t32, t34 = t2 ? 0.0f : t33;
+    float t35 = -t26;
+    _Bool t36 = 1.1529215e+18f < t31;
+    float t37 = t36 ? 1.1529215e+18f : t31;
+    float t38 = FMA(t26 * FMA(t32, t35, FMA(t25, t35, 1.0f)), t15, FMA(t26, t15, -t31)), t39 = t36 ? 0.0f : t38;
+    float t40 = -t37;
+    float t41 = t4 ? t40 : t37;  // mean/sigma
+    float t42 = t41 + t29, t43 = t41 + t30, t44 = t41 * t41, t45 = t42 - t29, t46 = t43 - t30, t47 = (-0.5f) * t44;
+    _Bool t48 = t47 < (-176.5f);
+    float t49 = t48 ? (-176.5f) : t47, t50 = -t39, t51 = t4 ? t50 : t39, t52 = t41 + t51;
+    float t53 = t42 + (t51 + FMA(t28, 1.9046542e-9f, FMA(t34, -0.6931472f, ((t29 - (t42 - t45)) + (t41 - t45)) +
+        FMA(t28, -0.6931472f, -t29))));
+    float t54 = t43 + (t51 + FMA(t28, -1.9046542e-9f, FMA(t34, 0.6931472f, ((t30 - (t43 - t46)) + (t41 - t46)) +
+        FMA(t28, 0.6931472f, -t30))));
+    float t55 = FMA(t49, 1.442695f, 12582912.0f);
+    _Bool t56 = t52 < 0.0f;
+    float t57 = 1.0f / FMA(0.25f, ABS(t52), 1.0f), t58 = t55 - 12582912.0f;
+    uint32_t t59 = as_bits(t55);
+    float t60 = FMA(t58, -0.69314575f, t49), t61 = (-0.5f) * FMA(t41, t51, FMA(t41, t51, FMA(t41, t41, -t44)));
+    float t62 = t48 ? 0.0f : t61, t63 = t60 + FMA(t58, -1.4286068e-6f, t62);
+    float t64 = as_float((((uint32_t)((int32_t)t59 >> 2u)) + 127u) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t59 + 1u) >> 2u))) << 23u);
+    float t66 = as_float((127u + ((uint32_t)((int32_t)(t59 + 2u) >> 2u))) << 23u);
+    float t67 = as_float((127u + ((uint32_t)((int32_t)(t59 + 3u) >> 2u))) << 23u);
+    float t68 = 1.0f + FMA(POLY4(t63, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t63 * t63,
+        t63);
+    float t69 = t48 ? 0.0f : t68, t70 = t57 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t71 = t57 * POLY12(t70, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t72 = t69 * t71;
+    _Bool t73 = t53 < 0.0f;
+    float t74 = t73 ? 0.0f : t16, t75 = 1.0f / FMA(ABS(t53), 0.25f, 1.0f);
+    _Bool t76 = (-t54) < 0.0f;
+    float t77 = 1.0f / FMA(0.25f, ABS(t54), 1.0f), t78 = t76 ? 0.0f : t18;
+    _Bool t79 = 176.5f < t74, t80 = t74 < (-176.5f);
+    float t81 = t79 ? 176.5f : t74, t82 = t80 ? (-176.5f) : t81;
+    _Bool t83 = 176.5f < t78, t84 = t78 < (-176.5f);
+    float t85 = t83 ? 176.5f : t78, t86 = t84 ? (-176.5f) : t85, t87 = FMA(1.442695f, t82, 12582912.0f);
+    float t88 = FMA(1.442695f, t86, 12582912.0f), t89 = t87 - 12582912.0f;
+    uint32_t t90 = as_bits(t87);
+    float t91 = FMA(-0.69314575f, t89, t82);
+    float t92 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f, ((t6 - (t16 - t23)) +
+        (t5 - t23)) + t17);
+    float t93 = t73 ? 0.0f : t92, t94 = t79 ? 0.0f : t93, t95 = t80 ? 0.0f : t94;
+    float t96 = t91 + FMA(-1.4286068e-6f, t89, t95), t97 = t88 - 12582912.0f;
+    uint32_t t98 = as_bits(t88);
+    float t99 = FMA(-0.69314575f, t97, t86);
+    float t100 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t17 + ((t6 - (t18 -
+        t24)) + (t7 - t24)));
+    float t101 = t76 ? 0.0f : t100, t102 = t83 ? 0.0f : t101, t103 = t84 ? 0.0f : t102;
+    float t104 = t99 + FMA(-1.4286068e-6f, t97, t103), t105 = t75 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t106 = t75 * POLY12(t105, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t107 = t67 * (t66 * (t65 * (t64 * (t69 * t106)))), t108 = t77 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t109 = t77 * POLY12(t108, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t110 = t67 * (t66 * (t65 * (t64 * (t69 * t109)))), t111 = 1.0f - (t67 * (t66 * (t65 * (t64 * t72))));
+    float t112 = as_float((127u + ((uint32_t)((int32_t)(3u + t90) >> 2u))) << 23u);
+    float t113 = as_float((127u + ((uint32_t)((int32_t)(2u + t90) >> 2u))) << 23u);
+    float t114 = as_float((127u + ((uint32_t)((int32_t)(1u + t90) >> 2u))) << 23u);
+    float t115 = 1.0f + FMA(POLY4(t96, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t96 * t96,
+        t96);
+    float t116 = t80 ? 0.0f : t115;
+    float t117 = (t112 * (t113 * (t114 * (t116 * as_float((127u + ((uint32_t)((int32_t)t90 >> 2u))) << 23u))))) - t107;
+    float t118 = t73 ? t107 : t117, t119 = as_float((127u + ((uint32_t)((int32_t)(3u + t98) >> 2u))) << 23u);
+    float t120 = as_float((127u + ((uint32_t)((int32_t)(2u + t98) >> 2u))) << 23u);
+    float t121 = as_float((127u + ((uint32_t)((int32_t)(1u + t98) >> 2u))) << 23u);
+    float t122 = 1.0f + FMA(POLY4(t104, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t104 *
+        t104, t104);
+    float t123 = t84 ? 0.0f : t122;
+    float t124 = (t119 * (t120 * (t121 * (t123 * as_float((127u + ((uint32_t)((int32_t)t98 >> 2u))) << 23u))))) - t110;
+    float t125 = t76 ? t110 : t124, t126 = t56 ? t67 : 1.0f, t127 = t56 ? t66 : 1.0f, t128 = t56 ? t65 : 1.0f;
+    float t129 = t56 ? t72 : t111, t130 = t56 ? t64 : 1.0f;
+    float t131 = FMA(t126, t127 * (t128 * (t129 * t130)), FMA(0.5f, t125, (-0.5f) * t118)), t132 = t56 ? 1.0f : t67;
+    float t133 = t56 ? 1.0f : t66, t134 = t56 ? 1.0f : t65, t135 = t56 ? t111 : t72, t136 = t56 ? 1.0f : t64;
+    float t137 = t131 * FMA(t132, t133 * (t134 * (t135 * t136)), FMA(-0.5f, t125, 0.5f * t118));
+    float t138 = t8 ? t131 : t20, t139 = (t137 < 0.0f) ? 0.0f : t137, t140 = t8 ? t139 : t20;
+    *out_mean = t138;
+    *out_var = t140;
 }
 
 void logistic_bernoulli_pea_forward(
@@ -136,50 +117,102 @@ INLINE void logistic_bernoulli_pea_backward_element(
     _Bool t0 = 1.1529215e+18f < var, t1 = var < 9.094947e-13f, t2 = var == 0.0f;
     float t3 = ABS(mean);
     _Bool t4 = mean < 0.0f;
-    float t5 = var * 0.2402265f;
-    _Bool t6 = 0.0f <= var;
-    float t7 = t0 ? 0.00390625f : 1.0f;
-    float t8 = t1 ? 2.8147498e+14f : t7;  // power of two that keeps residuals normal
-    float t9 = t0 ? 256.0f : 1.0f, t10 = t1 ? 3.5527137e-15f : t9;
-    _Bool t11 = t2 & (0.0f < t3);
-    float t12 = t8 * t3, t13 = t11 ? 1.2676506e+30f : t12, t14 = FMA(var, 0.2402265f, -t5), t15 = t6 ? 1.0f : var;
-    float t16 = SQRT(t15), t17 = t8 * (var * t8), t18 = t2 ? 1.0f : t17;
-    float t19 = SQRT(t18);  // standard deviation, scaled
-    float t20 = 1.0f / t19, t21 = t10 * t19, t22 = t2 ? 0.0f : t21, t23 = t20 * t13;
-    float t24 = FMA(t19, -t19, t18) * (0.5f * t20), t25 = t10 * t24, t26 = t2 ? 0.0f : t25, t27 = -t20;
-    _Bool t28 = 1.1529215e+18f < t23;
-    float t29 = t28 ? 1.1529215e+18f : t23;
-    float t30 = FMA(t20 * FMA(t24, t27, FMA(t19, t27, 1.0f)), t13, FMA(t20, t13, -t23)), t31 = t28 ? 0.0f : t30;
-    float t32 = -t29;
-    float t33 = t4 ? t32 : t29;  // mean/sigma
-    float t34 = t33 * t33, t35 = t34 * (-0.5f);
-    _Bool t36 = t35 < (-176.5f);
-    float t37 = t36 ? (-176.5f) : t35, t38 = -t31, t39 = t4 ? t38 : t31, t40 = t33 + t39;
-    float t41 = FMA(t37, 1.442695f, 12582912.0f);
-    _Bool t42 = t40 < 0.0f;
-    float t43 = t41 - 12582912.0f;
-    uint32_t t44 = as_bits(t41);
-    float t45 = FMA(t43, -0.69314575f, t37), t46 = FMA(t33, t39, FMA(t33, t39, FMA(t33, t33, -t34))) * (-0.5f);
-    float t47 = t36 ? 0.0f : t46, t48 = t45 + FMA(t43, -1.4286068e-6f, t47);
-    float t49 = as_float((((uint32_t)((int32_t)t44 >> 2u)) + 127u) << 23u);
-    float t50 = as_float((127u + ((uint32_t)((int32_t)(t44 + 1u) >> 2u))) << 23u);
-    float t51 = as_float((127u + ((uint32_t)((int32_t)(t44 + 2u) >> 2u))) << 23u);
-    float t52 = as_float((127u + ((uint32_t)((int32_t)(t44 + 3u) >> 2u))) << 23u);
-    float t53 = 1.0f + FMA(POLY4(t48, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t48 * t48,
-        t48);
-    float t54 = t36 ? 0.0f : t53, t55 = logistic_bernoulli_pea_part2(t40, t54);
-    float t56 = 1.0f - (t52 * (t51 * (t50 * (t49 * t55))));
-    float t57 = logistic_bernoulli_pea_part1(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t58 = logistic_bernoulli_pea_part0(t22, t33, t26, t39, t54, t49, t50, t51, t52, mean, t5, var, t14);
-    float t59 = t42 ? 1.0f : t52, t60 = t42 ? 1.0f : t51, t61 = t42 ? 1.0f : t50, t62 = t42 ? t56 : t55;
-    float t63 = t42 ? 1.0f : t49, t64 = FMA(t59, t60 * (t61 * (t62 * t63)), FMA(-0.5f, t58, 0.5f * t57));
-    float t65 = t42 ? t52 : 1.0f, t66 = t42 ? t51 : 1.0f, t67 = t42 ? t50 : 1.0f, t68 = t42 ? t55 : t56;
-    float t69 = t42 ? t49 : 1.0f, t70 = t64 - FMA(t65, t66 * (t67 * (t68 * t69)), FMA(0.5f, t58, (-0.5f) * t57));
-    float t71 = FMA(0.3465736f, t58, 0.3465736f * t57), t72 = FMA(t58, 0.12011325f, t57 * (-0.12011325f));
-    float t73 = t71 * t70, t74 = t6 ? t73 : t16, t75 = t6 ? t71 : t16, t76 = FMA(t74, grad_var, t75 * grad_mean);
-    float t77 = t72 * t70, t78 = t6 ? t77 : t16, t79 = t6 ? t72 : t16, t80 = FMA(t78, grad_var, t79 * grad_mean);
-    *out_grad_mean = t76;
-    *out_grad_var = t80;
+    float t5 = var * 0.2402265f, t6 = mean * (-0.6931472f), t7 = mean * 0.6931472f;
+    _Bool t8 = 0.0f <= var;
+    float t9 = t0 ? 0.00390625f : 1.0f;
+    float t10 = t1 ? 2.8147498e+14f : t9;  // power of two that keeps residuals normal
+    float t11 = t0 ? 256.0f : 1.0f, t12 = t1 ? 3.5527137e-15f : t11;
+    _Bool t13 = t2 & (0.0f < t3);
+    float t14 = t10 * t3, t15 = t13 ? 1.2676506e+30f : t14, t16 = FMA(var, 0.2402265f, -t5), t17 = t6 + t5;
+    float t18 = t5 + t7, t19 = t8 ? 1.0f : var, t20 = SQRT(t19), t21 = t10 * (var * t10), t22 = t2 ? 1.0f : t21;
+    float t23 = t17 - t5, t24 = t18 - t5;
+    float t25 = SQRT(t22);  // standard deviation, scaled
+    float t26 = 1.0f / t25, t27 = t12 * t25, t28 = t2 ? 0.0f : t27, t29 = t28 * (-0.6931472f), t30 = t28 * 0.6931472f;
+    float t31 = t26 * t15, t32 = FMA(t25, -t25, t22) * (0.5f * t26), t33 = t12 * t32, t34 = t2 ? 0.0f : t33;
+    float t35 = -t26;
+    _Bool t36 = 1.1529215e+18f < t31;
+    float t37 = t36 ? 1.1529215e+18f : t31;
+    float t38 = FMA(t26 * FMA(t32, t35, FMA(t25, t35, 1.0f)), t15, FMA(t26, t15, -t31)), t39 = t36 ? 0.0f : t38;
+    float t40 = -t37;
+    float t41 = t4 ? t40 : t37;  // mean/sigma
+    float t42 = t41 + t29, t43 = t41 + t30, t44 = t41 * t41, t45 = t42 - t29, t46 = t43 - t30, t47 = t44 * (-0.5f);
+    _Bool t48 = t47 < (-176.5f);
+    float t49 = t48 ? (-176.5f) : t47, t50 = -t39, t51 = t4 ? t50 : t39, t52 = t41 + t51;
+    float t53 = t42 + (t51 + FMA(t28, 1.9046542e-9f, FMA(t34, -0.6931472f, ((t29 - (t42 - t45)) + (t41 - t45)) +
+        FMA(t28, -0.6931472f, -t29))));
+    float t54 = t43 + (t51 + FMA(t28, -1.9046542e-9f, FMA(t34, 0.6931472f, ((t30 - (t43 - t46)) + (t41 - t46)) +
+        FMA(t28, 0.6931472f, -t30))));
+    float t55 = FMA(t49, 1.442695f, 12582912.0f);
+    _Bool t56 = t52 < 0.0f;
+    float t57 = 1.0f / FMA(0.25f, ABS(t52), 1.0f), t58 = t55 - 12582912.0f;
+    uint32_t t59 = as_bits(t55);
+    float t60 = FMA(t58, -0.69314575f, t49), t61 = FMA(t41, t51, FMA(t41, t51, FMA(t41, t41, -t44))) * (-0.5f);
+    float t62 = t48 ? 0.0f : t61, t63 = t60 + FMA(t58, -1.4286068e-6f, t62);
+    float t64 = as_float((((uint32_t)((int32_t)t59 >> 2u)) + 127u) << 23u);
+    float t65 = as_float((127u + ((uint32_t)((int32_t)(t59 + 1u) >> 2u))) << 23u);
+    float t66 = as_float((127u + ((uint32_t)((int32_t)(t59 + 2u) >> 2u))) << 23u);
+    float t67 = as_float((127u + ((uint32_t)((int32_t)(t59 + 3u) >> 2u))) << 23u);
+    float t68 = 1.0f + FMA(POLY4(t63, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t63 * t63,
+        t63);
+    float t69 = t48 ? 0.0f : t68, t70 = t57 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t71 = t57 * POLY12(t70, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t72 = t69 * t71;
+    _Bool t73 = t53 < 0.0f;
+    float t74 = t73 ? 0.0f : t17, t75 = 1.0f / FMA(ABS(t53), 0.25f, 1.0f);
+    _Bool t76 = (-t54) < 0.0f;
+    float t77 = 1.0f / FMA(0.25f, ABS(t54), 1.0f), t78 = t76 ? 0.0f : t18;
+    _Bool t79 = 176.5f < t74, t80 = t74 < (-176.5f);
+    float t81 = t79 ? 176.5f : t74, t82 = t80 ? (-176.5f) : t81;
+    _Bool t83 = 176.5f < t78, t84 = t78 < (-176.5f);
+    float t85 = t83 ? 176.5f : t78, t86 = t84 ? (-176.5f) : t85, t87 = FMA(1.442695f, t82, 12582912.0f);
+    float t88 = FMA(1.442695f, t86, 12582912.0f), t89 = t87 - 12582912.0f;
+    uint32_t t90 = as_bits(t87);
+    float t91 = FMA(-0.69314575f, t89, t82);
+    float t92 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, ((t5 - (t17 - t23)) +
+        (t6 - t23)) + t16);
+    float t93 = t73 ? 0.0f : t92, t94 = t79 ? 0.0f : t93, t95 = t80 ? 0.0f : t94;
+    float t96 = t91 + FMA(-1.4286068e-6f, t89, t95), t97 = t88 - 12582912.0f;
+    uint32_t t98 = as_bits(t88);
+    float t99 = FMA(-0.69314575f, t97, t86);
+    float t100 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t16 + ((t5 - (t18 -
+        t24)) + (t7 - t24)));
+    float t101 = t76 ? 0.0f : t100, t102 = t83 ? 0.0f : t101, t103 = t84 ? 0.0f : t102;
+    float t104 = t99 + FMA(-1.4286068e-6f, t97, t103), t105 = t75 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t106 = t75 * POLY12(t105, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t107 = t67 * (t66 * (t65 * (t64 * (t69 * t106)))), t108 = t77 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t109 = t77 * POLY12(t108, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t110 = t67 * (t66 * (t65 * (t64 * (t69 * t109)))), t111 = 1.0f - (t67 * (t66 * (t65 * (t64 * t72))));
+    float t112 = as_float((127u + ((uint32_t)((int32_t)(3u + t90) >> 2u))) << 23u);
+    float t113 = as_float((127u + ((uint32_t)((int32_t)(2u + t90) >> 2u))) << 23u);
+    float t114 = as_float((127u + ((uint32_t)((int32_t)(1u + t90) >> 2u))) << 23u);
+    float t115 = 1.0f + FMA(POLY4(t96, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t96 * t96,
+        t96);
+    float t116 = t80 ? 0.0f : t115;
+    float t117 = (t112 * (t113 * (t114 * (t116 * as_float((127u + ((uint32_t)((int32_t)t90 >> 2u))) << 23u))))) - t107;
+    float t118 = t73 ? t107 : t117, t119 = as_float((127u + ((uint32_t)((int32_t)(3u + t98) >> 2u))) << 23u);
+    float t120 = as_float((127u + ((uint32_t)((int32_t)(2u + t98) >> 2u))) << 23u);
+    float t121 = as_float((127u + ((uint32_t)((int32_t)(1u + t98) >> 2u))) << 23u);
+    float t122 = 1.0f + FMA(POLY4(t104, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t104 *
+        t104, t104);
+    float t123 = t84 ? 0.0f : t122;
+    float t124 = (t119 * (t120 * (t121 * (t123 * as_float((127u + ((uint32_t)((int32_t)t98 >> 2u))) << 23u))))) - t110;
+    float t125 = t76 ? t110 : t124, t126 = t56 ? 1.0f : t67, t127 = t56 ? 1.0f : t66, t128 = t56 ? 1.0f : t65;
+    float t129 = t56 ? t111 : t72, t130 = t56 ? 1.0f : t64;
+    float t131 = FMA(t126, t127 * (t128 * (t129 * t130)), FMA(-0.5f, t125, 0.5f * t118)), t132 = t56 ? t67 : 1.0f;
+    float t133 = t56 ? t66 : 1.0f, t134 = t56 ? t65 : 1.0f, t135 = t56 ? t72 : t111, t136 = t56 ? t64 : 1.0f;
+    float t137 = t131 - FMA(t132, t133 * (t134 * (t135 * t136)), FMA(0.5f, t125, (-0.5f) * t118));
+    float t138 = FMA(0.3465736f, t125, 0.3465736f * t118), t139 = FMA(t125, 0.12011325f, t118 * (-0.12011325f));
+    float t140 = t138 * t137, t141 = t8 ? t140 : t20, t142 = t8 ? t138 : t20;
+    float t143 = FMA(t141, grad_var, t142 * grad_mean), t144 = t139 * t137, t145 = t8 ? t144 : t20;
+    float t146 = t8 ? t139 : t20, t147 = FMA(t145, grad_var, t146 * grad_mean);
+    *out_grad_mean = t143;
+    *out_grad_var = t147;
 }
 
 void logistic_bernoulli_pea_backward(

@@ -11,74 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part2(p0, p1):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p0), 1.0))
-    # Mills ratio/sqrt(2 pi)
-    t1 = (t0 * polynomial(t0 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
-    t2 = p1 * t1
-    return t2
-
-
-@triton.jit
-def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
-    t0 = p0 * 0.6931472
-    t1 = p1 + t0
-    t2 = t1 - t0
-    t3 = (t1 + (p3 + tl.fma(p0, -1.9046542e-9, tl.fma(p2, 0.6931472, ((t0 - (t1 - t2)) + (p1 - t2)) + tl.fma(p0,
-        0.6931472, t0 * -1.0)))))
-    t4 = (t3 * -1.0) < 0.0
-    t5 = p9 * 0.6931472
-    t6 = p10 + t5
-    t7 = tl.where(t4, 0.0, t6)
-    t8 = 176.5 < t7
-    t9 = t7 < (-176.5)
-    t10 = tl.where(t9, -176.5, tl.where(t8, 176.5, t7))
-    t11 = tl.fma(1.442695, t10, 12582912.0)
-    t12 = t11 - 12582912.0
-    t13 = t6 - p10
-    t14 = (tl.fma(-0.69314575, t12, t10) + tl.fma(-1.4286068e-6, t12, tl.where(t9, 0.0, tl.where(t8, 0.0, tl.where(t4,
-        0.0, tl.fma(p9, -1.9046542e-9, tl.fma(p9, 0.6931472, t5 * -1.0)) + tl.fma(p11, -2.2778894e-10, p12 + ((p10 -
-        (t6 - t13)) + (t5 - t13))))))))
-    t15 = t11.to(tl.int32, bitcast=True)
-    t16 = p8 * (p7 * (p6 * (p5 * _part2(t3, p4))))
-    t17 = (tl.where(t4, t16, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
-        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) *
-        (tl.where(t9, 0.0, 1.0 + tl.fma(polynomial(t14, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t16))
-    return t17
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12):
-    t0 = p0 * (-0.6931472)
-    t1 = p1 + t0
-    t2 = t1 - t0
-    t3 = (t1 + (p3 + tl.fma(p0, 1.9046542e-9, tl.fma(p2, -0.6931472, ((t0 - (t1 - t2)) + (p1 - t2)) + tl.fma(p0,
-        -0.6931472, t0 * -1.0)))))
-    t4 = t3 < 0.0
-    t5 = p9 * (-0.6931472)
-    t6 = t5 + p10
-    t7 = tl.where(t4, 0.0, t6)
-    t8 = 176.5 < t7
-    t9 = t7 < (-176.5)
-    t10 = tl.where(t9, -176.5, tl.where(t8, 176.5, t7))
-    t11 = tl.fma(1.442695, t10, 12582912.0)
-    t12 = t11 - 12582912.0
-    t13 = t6 - p10
-    t14 = (tl.fma(-0.69314575, t12, t10) + tl.fma(-1.4286068e-6, t12, tl.where(t9, 0.0, tl.where(t8, 0.0, tl.where(t4,
-        0.0, tl.fma(p9, 1.9046542e-9, tl.fma(p9, -0.6931472, t5 * -1.0)) + tl.fma(p11, -2.2778894e-10, ((p10 - (t6 -
-        t13)) + (t5 - t13)) + p12))))))
-    t15 = t11.to(tl.int32, bitcast=True)
-    t16 = p8 * (p7 * (p6 * (p5 * _part2(t3, p4))))
-    t17 = (tl.where(t4, t16, ((((127 + ((3 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t15) >>
-        2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t15) >> 2)) << 23).to(tl.float32, bitcast=True)) *
-        (tl.where(t9, 0.0, 1.0 + tl.fma(polynomial(t14, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t14 * t14, t14)) * (((127 + (t15 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t16))
-    return t17
-
-
-@triton.jit
 def logistic_bernoulli_pea_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
@@ -96,43 +28,101 @@ def logistic_bernoulli_pea_forward(mean, var):
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
     t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t15 = tl.where(t3, 0.0, t14 * t5)
-    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t17 = tl.where(t3, 0.0, t14 * t16)
-    t18 = t6 * -1.0
-    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t20 = tl.where(t12, t19 * -1.0, t19)
-    t21 = var * 0.2402265
-    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
-    t23 = t13 * t13
-    t24 = (-0.5) * t23
-    t25 = t24 < (-176.5)
-    t26 = tl.where(t25, -176.5, t24)
-    t27 = tl.fma(t26, 1.442695, 12582912.0)
-    t28 = t27 - 12582912.0
-    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, (-0.5) * tl.fma(t13, t20,
-        tl.fma(t13, t20, tl.fma(t13, t13, t23 * -1.0))))))
-    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(polynomial(t29, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t29 * t29, t29)))
-    t31 = t27.to(tl.int32, bitcast=True)
-    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t36 = _part1(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t37 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t38 = t13 + t20
-    t39 = _part2(t38, t30)
-    t40 = 1.0 - (t35 * (t34 * (t33 * (t32 * t39))))
-    t41 = t38 < 0.0
-    t42 = (tl.fma(tl.where(t41, t35, 1.0), tl.where(t41, t34, 1.0) * (tl.where(t41, t33, 1.0) * (tl.where(t41, t39,
-        t40) * tl.where(t41, t32, 1.0))), tl.fma(0.5, t37, (-0.5) * t36)))
-    t43 = 0.0 <= var
-    t44 = tl.sqrt_rn(tl.where(t43, 1.0, var))
-    t45 = tl.where(t43, t42, t44)
-    t46 = (t42 * tl.fma(tl.where(t41, 1.0, t35), tl.where(t41, 1.0, t34) * (tl.where(t41, 1.0, t33) * (tl.where(t41,
-        t40, t39) * tl.where(t41, 1.0, t32))), tl.fma(-0.5, t37, 0.5 * t36)))
-    t47 = tl.where(t43, tl.where(t46 < 0.0, 0.0, t46), t44)
-    return (t45, t47)
+    t16 = t15 * (-0.6931472)
+    t17 = t13 + t16
+    t18 = t17 - t16
+    t19 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t20 = tl.where(t3, 0.0, t14 * t19)
+    t21 = t6 * -1.0
+    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t19, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t23 = tl.where(t12, t22 * -1.0, t22)
+    t24 = (t17 + (t23 + tl.fma(t15, 1.9046542e-9, tl.fma(t20, -0.6931472, ((t16 - (t17 - t18)) + (t13 - t18)) +
+        tl.fma(t15, -0.6931472, t16 * -1.0)))))
+    t25 = t24 < 0.0
+    t26 = mean * (-0.6931472)
+    t27 = var * 0.2402265
+    t28 = t26 + t27
+    t29 = tl.where(t25, 0.0, t28)
+    t30 = 176.5 < t29
+    t31 = t29 < (-176.5)
+    t32 = tl.where(t31, -176.5, tl.where(t30, 176.5, t29))
+    t33 = tl.fma(1.442695, t32, 12582912.0)
+    t34 = t33 - 12582912.0
+    t35 = t28 - t27
+    t36 = tl.fma(var, 0.2402265, t27 * -1.0)
+    t37 = (tl.fma(-0.69314575, t34, t32) + tl.fma(-1.4286068e-6, t34, tl.where(t31, 0.0, tl.where(t30, 0.0,
+        tl.where(t25, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t26 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, ((t27 - (t28 - t35)) + (t26 - t35)) + t36))))))
+    t38 = t33.to(tl.int32, bitcast=True)
+    t39 = t13 * t13
+    t40 = (-0.5) * t39
+    t41 = t40 < (-176.5)
+    t42 = tl.where(t41, -176.5, t40)
+    t43 = tl.fma(t42, 1.442695, 12582912.0)
+    t44 = t43 - 12582912.0
+    t45 = (tl.fma(t44, -0.69314575, t42) + tl.fma(t44, -1.4286068e-6, tl.where(t41, 0.0, (-0.5) * tl.fma(t13, t23,
+        tl.fma(t13, t23, tl.fma(t13, t13, t39 * -1.0))))))
+    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(polynomial(t45, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t45 * t45, t45)))
+    t47 = tl.div_rn(1.0, tl.fma(tl.abs(t24), 0.25, 1.0))
+    t48 = t43.to(tl.int32, bitcast=True)
+    t49 = (((t48 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t50 = ((127 + ((t48 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    # Mills ratio/sqrt(2 pi)
+    t53 = (t47 * polynomial(t47 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t54 = t52 * (t51 * (t50 * (t49 * (t46 * t53))))
+    t55 = (tl.where(t25, t54, ((((127 + ((3 + t38) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t38)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t38) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t31, 0.0, 1.0 + tl.fma(polynomial(t37, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t37 * t37, t37)) * (((127 + (t38 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t54))
+    t56 = t15 * 0.6931472
+    t57 = t13 + t56
+    t58 = t57 - t56
+    t59 = (t57 + (t23 + tl.fma(t15, -1.9046542e-9, tl.fma(t20, 0.6931472, ((t56 - (t57 - t58)) + (t13 - t58)) +
+        tl.fma(t15, 0.6931472, t56 * -1.0)))))
+    t60 = (t59 * -1.0) < 0.0
+    t61 = mean * 0.6931472
+    t62 = t27 + t61
+    t63 = tl.where(t60, 0.0, t62)
+    t64 = 176.5 < t63
+    t65 = t63 < (-176.5)
+    t66 = tl.where(t65, -176.5, tl.where(t64, 176.5, t63))
+    t67 = tl.fma(1.442695, t66, 12582912.0)
+    t68 = t67 - 12582912.0
+    t69 = t62 - t27
+    t70 = (tl.fma(-0.69314575, t68, t66) + tl.fma(-1.4286068e-6, t68, tl.where(t65, 0.0, tl.where(t64, 0.0,
+        tl.where(t60, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t61 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t36 + ((t27 - (t62 - t69)) + (t61 - t69))))))))
+    t71 = t67.to(tl.int32, bitcast=True)
+    t72 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t59), 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t73 = (t72 * polynomial(t72 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t74 = t52 * (t51 * (t50 * (t49 * (t46 * t73))))
+    t75 = (tl.where(t60, t74, ((((127 + ((3 + t71) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t71)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t71) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t65, 0.0, 1.0 + tl.fma(polynomial(t70, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t70 * t70, t70)) * (((127 + (t71 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t74))
+    t76 = t13 + t23
+    t77 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t76), 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t78 = (t77 * polynomial(t77 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t79 = t46 * t78
+    t80 = 1.0 - (t52 * (t51 * (t50 * (t49 * t79))))
+    t81 = t76 < 0.0
+    t82 = (tl.fma(tl.where(t81, t52, 1.0), tl.where(t81, t51, 1.0) * (tl.where(t81, t50, 1.0) * (tl.where(t81, t79,
+        t80) * tl.where(t81, t49, 1.0))), tl.fma(0.5, t75, (-0.5) * t55)))
+    t83 = 0.0 <= var
+    t84 = tl.sqrt_rn(tl.where(t83, 1.0, var))
+    t85 = tl.where(t83, t82, t84)
+    t86 = (t82 * tl.fma(tl.where(t81, 1.0, t52), tl.where(t81, 1.0, t51) * (tl.where(t81, 1.0, t50) * (tl.where(t81,
+        t80, t79) * tl.where(t81, 1.0, t49))), tl.fma(-0.5, t75, 0.5 * t55)))
+    t87 = tl.where(t83, tl.where(t86 < 0.0, 0.0, t86), t84)
+    return (t85, t87)
 
 
 @triton.jit
@@ -161,45 +151,103 @@ def logistic_bernoulli_pea_backward(mean, var, grad_mean, grad_var):
     t13 = tl.where(t12, t11 * -1.0, t11)  # mean/sigma
     t14 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
     t15 = tl.where(t3, 0.0, t14 * t5)
-    t16 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
-    t17 = tl.where(t3, 0.0, t14 * t16)
-    t18 = t6 * -1.0
-    t19 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t16, t18, tl.fma(t5, t18, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
-    t20 = tl.where(t12, t19 * -1.0, t19)
-    t21 = var * 0.2402265
-    t22 = tl.fma(var, 0.2402265, t21 * -1.0)
-    t23 = t13 * t13
-    t24 = t23 * (-0.5)
-    t25 = t24 < (-176.5)
-    t26 = tl.where(t25, -176.5, t24)
-    t27 = tl.fma(t26, 1.442695, 12582912.0)
-    t28 = t27 - 12582912.0
-    t29 = (tl.fma(t28, -0.69314575, t26) + tl.fma(t28, -1.4286068e-6, tl.where(t25, 0.0, tl.fma(t13, t20, tl.fma(t13,
-        t20, tl.fma(t13, t13, t23 * -1.0))) * (-0.5))))
-    t30 = (tl.where(t25, 0.0, 1.0 + tl.fma(polynomial(t29, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t29 * t29, t29)))
-    t31 = t27.to(tl.int32, bitcast=True)
-    t32 = (((t31 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t33 = ((127 + ((t31 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t34 = ((127 + ((t31 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t35 = ((127 + ((t31 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t36 = _part0(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t37 = _part1(t15, t13, t17, t20, t30, t32, t33, t34, t35, mean, t21, var, t22)
-    t38 = t13 + t20
-    t39 = _part2(t38, t30)
-    t40 = 1.0 - (t35 * (t34 * (t33 * (t32 * t39))))
-    t41 = t38 < 0.0
-    t42 = (tl.fma(tl.where(t41, 1.0, t35), tl.where(t41, 1.0, t34) * (tl.where(t41, 1.0, t33) * (tl.where(t41, t40,
-        t39) * tl.where(t41, 1.0, t32))), tl.fma(-0.5, t36, 0.5 * t37)) - tl.fma(tl.where(t41, t35, 1.0), tl.where(t41,
-        t34, 1.0) * (tl.where(t41, t33, 1.0) * (tl.where(t41, t39, t40) * tl.where(t41, t32, 1.0))), tl.fma(0.5, t36,
-        (-0.5) * t37)))
-    t43 = tl.fma(0.3465736, t36, 0.3465736 * t37)
-    t44 = 0.0 <= var
-    t45 = tl.sqrt_rn(tl.where(t44, 1.0, var))
-    t46 = tl.fma(tl.where(t44, t43 * t42, t45), grad_var, tl.where(t44, t43, t45) * grad_mean)
-    t47 = tl.fma(t36, 0.12011325, t37 * (-0.12011325))
-    t48 = tl.fma(tl.where(t44, t47 * t42, t45), grad_var, tl.where(t44, t47, t45) * grad_mean)
-    return (t46, t48)
+    t16 = t15 * 0.6931472
+    t17 = t13 + t16
+    t18 = t17 - t16
+    t19 = tl.fma(t5, t5 * -1.0, t4) * (0.5 * t6)
+    t20 = tl.where(t3, 0.0, t14 * t19)
+    t21 = t6 * -1.0
+    t22 = tl.where(t10, 0.0, tl.fma(t6 * tl.fma(t19, t21, tl.fma(t5, t21, 1.0)), t8, tl.fma(t6, t8, t9 * -1.0)))
+    t23 = tl.where(t12, t22 * -1.0, t22)
+    t24 = (t17 + (t23 + tl.fma(t15, -1.9046542e-9, tl.fma(t20, 0.6931472, ((t16 - (t17 - t18)) + (t13 - t18)) +
+        tl.fma(t15, 0.6931472, t16 * -1.0)))))
+    t25 = (t24 * -1.0) < 0.0
+    t26 = var * 0.2402265
+    t27 = mean * 0.6931472
+    t28 = t26 + t27
+    t29 = tl.where(t25, 0.0, t28)
+    t30 = 176.5 < t29
+    t31 = t29 < (-176.5)
+    t32 = tl.where(t31, -176.5, tl.where(t30, 176.5, t29))
+    t33 = tl.fma(1.442695, t32, 12582912.0)
+    t34 = t33 - 12582912.0
+    t35 = t28 - t26
+    t36 = tl.fma(var, 0.2402265, t26 * -1.0)
+    t37 = (tl.fma(-0.69314575, t34, t32) + tl.fma(-1.4286068e-6, t34, tl.where(t31, 0.0, tl.where(t30, 0.0,
+        tl.where(t25, 0.0, tl.fma(mean, -1.9046542e-9, tl.fma(mean, 0.6931472, t27 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, t36 + ((t26 - (t28 - t35)) + (t27 - t35))))))))
+    t38 = t33.to(tl.int32, bitcast=True)
+    t39 = t13 * t13
+    t40 = t39 * (-0.5)
+    t41 = t40 < (-176.5)
+    t42 = tl.where(t41, -176.5, t40)
+    t43 = tl.fma(t42, 1.442695, 12582912.0)
+    t44 = t43 - 12582912.0
+    t45 = (tl.fma(t44, -0.69314575, t42) + tl.fma(t44, -1.4286068e-6, tl.where(t41, 0.0, tl.fma(t13, t23, tl.fma(t13,
+        t23, tl.fma(t13, t13, t39 * -1.0))) * (-0.5))))
+    t46 = (tl.where(t41, 0.0, 1.0 + tl.fma(polynomial(t45, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t45 * t45, t45)))
+    t47 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t24), 1.0))
+    t48 = t43.to(tl.int32, bitcast=True)
+    t49 = (((t48 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t50 = ((127 + ((t48 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t51 = ((127 + ((t48 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t52 = ((127 + ((t48 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    # Mills ratio/sqrt(2 pi)
+    t53 = (t47 * polynomial(t47 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t54 = t52 * (t51 * (t50 * (t49 * (t46 * t53))))
+    t55 = (tl.where(t25, t54, ((((127 + ((3 + t38) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t38)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t38) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t31, 0.0, 1.0 + tl.fma(polynomial(t37, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t37 * t37, t37)) * (((127 + (t38 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t54))
+    t56 = t15 * (-0.6931472)
+    t57 = t13 + t56
+    t58 = t57 - t56
+    t59 = (t57 + (t23 + tl.fma(t15, 1.9046542e-9, tl.fma(t20, -0.6931472, ((t56 - (t57 - t58)) + (t13 - t58)) +
+        tl.fma(t15, -0.6931472, t56 * -1.0)))))
+    t60 = t59 < 0.0
+    t61 = mean * (-0.6931472)
+    t62 = t61 + t26
+    t63 = tl.where(t60, 0.0, t62)
+    t64 = 176.5 < t63
+    t65 = t63 < (-176.5)
+    t66 = tl.where(t65, -176.5, tl.where(t64, 176.5, t63))
+    t67 = tl.fma(1.442695, t66, 12582912.0)
+    t68 = t67 - 12582912.0
+    t69 = t62 - t26
+    t70 = (tl.fma(-0.69314575, t68, t66) + tl.fma(-1.4286068e-6, t68, tl.where(t65, 0.0, tl.where(t64, 0.0,
+        tl.where(t60, 0.0, tl.fma(mean, 1.9046542e-9, tl.fma(mean, -0.6931472, t61 * -1.0)) + tl.fma(var,
+        -2.2778894e-10, ((t26 - (t62 - t69)) + (t61 - t69)) + t36))))))
+    t71 = t67.to(tl.int32, bitcast=True)
+    t72 = tl.div_rn(1.0, tl.fma(tl.abs(t59), 0.25, 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t73 = (t72 * polynomial(t72 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t74 = t52 * (t51 * (t50 * (t49 * (t46 * t73))))
+    t75 = (tl.where(t60, t74, ((((127 + ((3 + t71) >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((2 + t71)
+        >> 2)) << 23).to(tl.float32, bitcast=True)) * ((((127 + ((1 + t71) >> 2)) << 23).to(tl.float32, bitcast=True))
+        * (tl.where(t65, 0.0, 1.0 + tl.fma(polynomial(t70, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t70 * t70, t70)) * (((127 + (t71 >> 2)) << 23).to(tl.float32, bitcast=True)))))) - t74))
+    t76 = t13 + t23
+    t77 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t76), 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t78 = (t77 * polynomial(t77 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t79 = t46 * t78
+    t80 = 1.0 - (t52 * (t51 * (t50 * (t49 * t79))))
+    t81 = t76 < 0.0
+    t82 = (tl.fma(tl.where(t81, 1.0, t52), tl.where(t81, 1.0, t51) * (tl.where(t81, 1.0, t50) * (tl.where(t81, t80,
+        t79) * tl.where(t81, 1.0, t49))), tl.fma(-0.5, t55, 0.5 * t75)) - tl.fma(tl.where(t81, t52, 1.0), tl.where(t81,
+        t51, 1.0) * (tl.where(t81, t50, 1.0) * (tl.where(t81, t79, t80) * tl.where(t81, t49, 1.0))), tl.fma(0.5, t55,
+        (-0.5) * t75)))
+    t83 = tl.fma(0.3465736, t55, 0.3465736 * t75)
+    t84 = 0.0 <= var
+    t85 = tl.sqrt_rn(tl.where(t84, 1.0, var))
+    t86 = tl.fma(tl.where(t84, t83 * t82, t85), grad_var, tl.where(t84, t83, t85) * grad_mean)
+    t87 = tl.fma(t55, 0.12011325, t75 * (-0.12011325))
+    t88 = tl.fma(tl.where(t84, t87 * t82, t85), grad_var, tl.where(t84, t87, t85) * grad_mean)
+    return (t86, t88)
 
 
 @triton.jit

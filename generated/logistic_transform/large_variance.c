@@ -5,76 +5,68 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float logistic_transform_large_variance_part0(float p0)
-{
-    float t0 = 1.0f / FMA(ABS(p0), 0.25f, 1.0f), t1 = t0 - 0.25f;
-    float t2 = t0 * POLY12(t1, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    return t2;
-}
-
-INLINE float logistic_transform_large_variance_part1(float p0, float p1, float p2, float p3, float p4)
-{
-    float t0 = p1 - p0, t1 = FLIP(p4);
-    float t2 = p4 * FMA(((1.7317669e-8f + ((p0 - (p1 - t0)) + (p2 - t0))) + FMA(p3, FLIP(p3), p1)) * (0.5f * p4), t1,
-        FMA(p3, t1, 1.0f));
-    return t2;
-}
-
 INLINE void logistic_transform_large_variance_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     float t0 = var + 3.289868f, t1 = var + 2.289868f, t2 = mean + (-1.0f);
     _Bool t3 = 0.0f <= var;
-    float t4 = SQRT(t0), t5 = SQRT(t1), t6 = t2 - mean, t7 = t3 ? 1.0f : var, t8 = SQRT(t7), t9 = 1.0f / t4;
-    float t10 = 1.0f / t5, t11 = mean * t9, t12 = t2 * t10;
-    float t13 = FMA(mean, logistic_transform_large_variance_part1(var, t0, 3.289868f, t4, t9), FMA(mean, t9, -t11));
-    float t14 = t11 * t11;
-    float t15 = FMA(t2, logistic_transform_large_variance_part1(var, t1, 2.289868f, t5, t10), FMA((mean - (t2 - t6)) +
-        ((-1.0f) - t6), t10, FMA(t2, t10, -t12)));
-    float t16 = t12 * t12, t17 = t14 * (-0.5f), t18 = t11 + t13, t19 = (-0.5f) * t16, t20 = t12 + t15;
-    _Bool t21 = t17 < (-176.5f);
-    float t22 = t21 ? (-176.5f) : t17;
-    _Bool t23 = t19 < (-176.5f);
-    float t24 = t23 ? (-176.5f) : t19, t25 = FMA(t22, 1.442695f, 12582912.0f), t26 = FMA(1.442695f, t24, 12582912.0f);
-    float t27 = t25 - 12582912.0f;
-    uint32_t t28 = as_bits(t25);
-    float t29 = FMA(t27, -0.69314575f, t22), t30 = FMA(t11, t13, FMA(t11, t13, FMA(t11, t11, -t14))) * (-0.5f);
-    float t31 = t21 ? 0.0f : t30, t32 = t29 + FMA(t27, -1.4286068e-6f, t31), t33 = t26 - 12582912.0f;
-    uint32_t t34 = as_bits(t26);
-    float t35 = FMA(-0.69314575f, t33, t24), t36 = (-0.5f) * FMA(t12, t15, FMA(t12, t15, FMA(t12, t12, -t16)));
-    float t37 = t23 ? 0.0f : t36, t38 = t35 + FMA(-1.4286068e-6f, t33, t37);
-    float t39 = as_float((((uint32_t)((int32_t)t28 >> 2u)) + 127u) << 23u);
-    float t40 = as_float((127u + ((uint32_t)((int32_t)(t28 + 1u) >> 2u))) << 23u);
-    float t41 = as_float((127u + ((uint32_t)((int32_t)(t28 + 2u) >> 2u))) << 23u);
-    float t42 = as_float((127u + ((uint32_t)((int32_t)(t28 + 3u) >> 2u))) << 23u);
-    float t43 = as_float((127u + ((uint32_t)((int32_t)t34 >> 2u))) << 23u);
-    float t44 = as_float((127u + ((uint32_t)((int32_t)(1u + t34) >> 2u))) << 23u);
-    float t45 = as_float((127u + ((uint32_t)((int32_t)(2u + t34) >> 2u))) << 23u);
-    float t46 = as_float((127u + ((uint32_t)((int32_t)(3u + t34) >> 2u))) << 23u);
-    _Bool t47 = t18 < 0.0f, t48 = t20 < 0.0f;
-    float t49 = t47 ? 1.0f : t39, t50 = t47 ? 1.0f : t40, t51 = t47 ? 1.0f : t41, t52 = t47 ? 1.0f : t42;
-    float t53 = 1.0f + FMA(POLY4(t32, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t32 * t32,
-        t32);
-    float t54 = t21 ? 0.0f : t53;
-    float t55 = logistic_transform_large_variance_part0(t18);  // Mills ratio/sqrt(2 pi)
-    float t56 = t54 * t55, t57 = 1.0f - (t42 * (t41 * (t40 * (t39 * t56))));
-    float t58 = 1.0f + FMA(POLY4(t38, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t38 * t38,
-        t38);
-    float t59 = t23 ? 0.0f : t58;
-    float t60 = logistic_transform_large_variance_part0(t20);  // Mills ratio/sqrt(2 pi)
-    float t61 = t59 * t60, t62 = 1.0f - (t46 * (t45 * (t44 * (t43 * t61)))), t63 = t47 ? t57 : t56;
-    float t64 = t47 ? t42 : 1.0f, t65 = t47 ? t41 : 1.0f, t66 = t47 ? t40 : 1.0f, t67 = t47 ? t56 : t57;
-    float t68 = t47 ? t39 : 1.0f, t69 = t64 * (t65 * (t66 * (t67 * t68)));
-    _Bool t70 = (0.0f < t11) & (0.0f < t12);
-    float t71 = t48 ? 1.0f : t46, t72 = t48 ? 1.0f : t45, t73 = t48 ? 1.0f : t44, t74 = t48 ? 1.0f : t43;
-    float t75 = t48 ? t62 : t61;
-    float t76 = FMA(t71, t72 * (t73 * (t74 * (-t75))), FMA(t52 * t52, (t51 * t51) * ((t50 * t50) * ((t49 * t49) * (t63
-        * (-t63)))), t52 * (t51 * (t50 * (t49 * (2.0f * t63))))));
-    float t77 = t48 ? t46 : 1.0f, t78 = t48 ? t45 : 1.0f, t79 = t48 ? t44 : 1.0f, t80 = t48 ? t61 : t62;
-    float t81 = t48 ? t43 : 1.0f, t82 = FMA(t77, t78 * (t79 * (t80 * t81)), t69 * (-t69)), t83 = t70 ? t76 : t82;
-    float t84 = t3 ? t69 : t8, t85 = (t83 < 0.0f) ? 0.0f : t83, t86 = t3 ? t85 : t8;
-    *out_mean = t84;
-    *out_var = t86;
+    float t4 = SQRT(t0), t5 = t0 - var, t6 = SQRT(t1), t7 = t1 - var, t8 = t2 - mean, t9 = t3 ? 1.0f : var;
+    float t10 = SQRT(t9), t11 = 1.0f / t4, t12 = 1.0f / t6, t13 = -t11, t14 = mean * t11, t15 = t2 * t12, t16 = -t12;
+    float t17 = FMA(mean, t11 * FMA(((1.7317669e-8f + ((var - (t0 - t5)) + (3.289868f - t5))) + FMA(t4, -t4, t0)) *
+        (0.5f * t11), t13, FMA(t4, t13, 1.0f)), FMA(mean, t11, -t14));
+    float t18 = t14 * t14;
+    float t19 = FMA(t2, t12 * FMA(((1.7317669e-8f + ((var - (t1 - t7)) + (2.289868f - t7))) + FMA(t6, -t6, t1)) * (0.5f
+        * t12), t16, FMA(t6, t16, 1.0f)), FMA((mean - (t2 - t8)) + ((-1.0f) - t8), t12, FMA(t2, t12, -t15)));
+    float t20 = t15 * t15, t21 = t18 * (-0.5f), t22 = t14 + t17, t23 = (-0.5f) * t20, t24 = t15 + t19;
+    _Bool t25 = t21 < (-176.5f);
+    float t26 = t25 ? (-176.5f) : t21;
+    _Bool t27 = t23 < (-176.5f);
+    float t28 = t27 ? (-176.5f) : t23, t29 = FMA(t26, 1.442695f, 12582912.0f), t30 = FMA(1.442695f, t28, 12582912.0f);
+    float t31 = t29 - 12582912.0f;
+    uint32_t t32 = as_bits(t29);
+    float t33 = FMA(t31, -0.69314575f, t26), t34 = FMA(t14, t17, FMA(t14, t17, FMA(t14, t14, -t18))) * (-0.5f);
+    float t35 = t25 ? 0.0f : t34, t36 = t33 + FMA(t31, -1.4286068e-6f, t35), t37 = t30 - 12582912.0f;
+    uint32_t t38 = as_bits(t30);
+    float t39 = FMA(-0.69314575f, t37, t28), t40 = (-0.5f) * FMA(t15, t19, FMA(t15, t19, FMA(t15, t15, -t20)));
+    float t41 = t27 ? 0.0f : t40, t42 = t39 + FMA(-1.4286068e-6f, t37, t41);
+    float t43 = as_float((((uint32_t)((int32_t)t32 >> 2u)) + 127u) << 23u);
+    float t44 = as_float((127u + ((uint32_t)((int32_t)(t32 + 1u) >> 2u))) << 23u);
+    float t45 = as_float((127u + ((uint32_t)((int32_t)(t32 + 2u) >> 2u))) << 23u);
+    float t46 = as_float((127u + ((uint32_t)((int32_t)(t32 + 3u) >> 2u))) << 23u);
+    float t47 = as_float((127u + ((uint32_t)((int32_t)t38 >> 2u))) << 23u);
+    float t48 = as_float((127u + ((uint32_t)((int32_t)(1u + t38) >> 2u))) << 23u);
+    float t49 = as_float((127u + ((uint32_t)((int32_t)(2u + t38) >> 2u))) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(3u + t38) >> 2u))) << 23u);
+    _Bool t51 = t22 < 0.0f;
+    float t52 = 1.0f / FMA(ABS(t22), 0.25f, 1.0f);
+    _Bool t53 = t24 < 0.0f;
+    float t54 = 1.0f / FMA(0.25f, ABS(t24), 1.0f), t55 = t51 ? 1.0f : t43, t56 = t51 ? 1.0f : t44;
+    float t57 = t51 ? 1.0f : t45, t58 = t51 ? 1.0f : t46;
+    float t59 = 1.0f + FMA(POLY4(t36, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t36 * t36,
+        t36);
+    float t60 = t25 ? 0.0f : t59, t61 = t52 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t62 = t52 * POLY12(t61, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t63 = t60 * t62, t64 = 1.0f - (t46 * (t45 * (t44 * (t43 * t63))));
+    float t65 = 1.0f + FMA(POLY4(t42, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t42 * t42,
+        t42);
+    float t66 = t27 ? 0.0f : t65, t67 = t54 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t68 = t54 * POLY12(t67, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t69 = t66 * t68, t70 = 1.0f - (t50 * (t49 * (t48 * (t47 * t69)))), t71 = t51 ? t64 : t63;
+    float t72 = t51 ? t46 : 1.0f, t73 = t51 ? t45 : 1.0f, t74 = t51 ? t44 : 1.0f, t75 = t51 ? t63 : t64;
+    float t76 = t51 ? t43 : 1.0f, t77 = t72 * (t73 * (t74 * (t75 * t76)));
+    _Bool t78 = (0.0f < t14) & (0.0f < t15);
+    float t79 = t53 ? 1.0f : t50, t80 = t53 ? 1.0f : t49, t81 = t53 ? 1.0f : t48, t82 = t53 ? 1.0f : t47;
+    float t83 = t53 ? t70 : t69;
+    float t84 = FMA(t79, t80 * (t81 * (t82 * (-t83))), FMA(t58 * t58, (t57 * t57) * ((t56 * t56) * ((t55 * t55) * (t71
+        * (-t71)))), t58 * (t57 * (t56 * (t55 * (2.0f * t71))))));
+    float t85 = t53 ? t50 : 1.0f, t86 = t53 ? t49 : 1.0f, t87 = t53 ? t48 : 1.0f, t88 = t53 ? t69 : t70;
+    float t89 = t53 ? t47 : 1.0f, t90 = FMA(t85, t86 * (t87 * (t88 * t89)), t77 * (-t77)), t91 = t78 ? t84 : t90;
+    float t92 = t3 ? t77 : t10, t93 = (t91 < 0.0f) ? 0.0f : t91, t94 = t3 ? t93 : t10;
+    *out_mean = t92;
+    *out_var = t94;
 }
 
 void logistic_transform_large_variance_forward(
@@ -89,63 +81,72 @@ INLINE void logistic_transform_large_variance_backward_element(
 {
     float t0 = var + 3.289868f, t1 = var + 2.289868f, t2 = mean + (-1.0f);
     _Bool t3 = 0.0f <= var;
-    float t4 = SQRT(t0), t5 = SQRT(t1), t6 = t2 - mean, t7 = t3 ? 1.0f : var, t8 = SQRT(t7);
-    float t9 = (mean - (t2 - t6)) + ((-1.0f) - t6), t10 = 1.0f / t4, t11 = 1.0f / t5;
-    float t12 = logistic_transform_large_variance_part1(var, t0, 3.289868f, t4, t10), t13 = mean * t10;
-    float t14 = logistic_transform_large_variance_part1(var, t1, 2.289868f, t5, t11), t15 = t11 * t2;
-    float t16 = FMA(mean, t12, FMA(mean, t10, -t13)), t17 = t10 + t12, t18 = t13 * t13;
-    float t19 = FMA(t11, t9, FMA(t14, t2, FMA(t11, t2, -t15))), t20 = t11 + t14, t21 = t15 * t15, t22 = t18 * (-0.5f);
-    float t23 = t13 + t16, t24 = (-0.5f) * t21, t25 = t15 + t19;
-    _Bool t26 = t22 < (-176.5f);
-    float t27 = t26 ? (-176.5f) : t22;
-    _Bool t28 = t24 < (-176.5f);
-    float t29 = t28 ? (-176.5f) : t24, t30 = FMA(t27, 1.442695f, 12582912.0f), t31 = FMA(1.442695f, t29, 12582912.0f);
-    float t32 = t30 - 12582912.0f;
-    uint32_t t33 = as_bits(t30);
-    float t34 = FMA(t32, -0.69314575f, t27), t35 = FMA(t13, t16, FMA(t13, t16, FMA(t13, t13, -t18))) * (-0.5f);
-    float t36 = t26 ? 0.0f : t35, t37 = t34 + FMA(t32, -1.4286068e-6f, t36), t38 = t31 - 12582912.0f;
-    uint32_t t39 = as_bits(t31);
-    float t40 = FMA(-0.69314575f, t38, t29), t41 = (-0.5f) * FMA(t15, t19, FMA(t15, t19, FMA(t15, t15, -t21)));
-    float t42 = t28 ? 0.0f : t41, t43 = t40 + FMA(-1.4286068e-6f, t38, t42);
-    float t44 = as_float((((uint32_t)((int32_t)t33 >> 2u)) + 127u) << 23u);
-    float t45 = as_float((127u + ((uint32_t)((int32_t)(t33 + 1u) >> 2u))) << 23u);
-    float t46 = as_float((127u + ((uint32_t)((int32_t)(t33 + 2u) >> 2u))) << 23u);
-    float t47 = as_float((127u + ((uint32_t)((int32_t)(t33 + 3u) >> 2u))) << 23u);
-    float t48 = as_float((127u + ((uint32_t)((int32_t)t39 >> 2u))) << 23u);
-    float t49 = as_float((127u + ((uint32_t)((int32_t)(1u + t39) >> 2u))) << 23u);
-    float t50 = as_float((127u + ((uint32_t)((int32_t)(2u + t39) >> 2u))) << 23u);
-    float t51 = as_float((127u + ((uint32_t)((int32_t)(3u + t39) >> 2u))) << 23u);
-    _Bool t52 = t23 < 0.0f, t53 = t25 < 0.0f;
-    float t54 = t52 ? 1.0f : t44, t55 = t52 ? 1.0f : t45, t56 = t52 ? 1.0f : t46, t57 = t52 ? 1.0f : t47;
-    float t58 = 1.0f + FMA(POLY4(t37, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t37 * t37,
-        t37);
-    float t59 = t26 ? 0.0f : t58, t60 = t47 * (t46 * (t45 * (t44 * (t59 * (t17 * (t17 * ((-0.19947115f) * t23)))))));
-    float t61 = t47 * (t46 * (t45 * (t44 * ((0.3989423f * t17) * t59))));
-    float t62 = 1.0f + FMA(POLY4(t43, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t43 * t43,
-        t43);
-    float t63 = t28 ? 0.0f : t62;
-    float t64 = logistic_transform_large_variance_part0(t23);  // Mills ratio/sqrt(2 pi)
-    float t65 = t59 * t64, t66 = 1.0f - (t47 * (t46 * (t45 * (t44 * t65))));
-    float t67 = logistic_transform_large_variance_part0(t25);  // Mills ratio/sqrt(2 pi)
-    float t68 = t63 * t67, t69 = 1.0f - (t51 * (t50 * (t49 * (t48 * t68)))), t70 = t52 ? t66 : t65;
-    float t71 = t52 ? t47 : 1.0f, t72 = t52 ? t46 : 1.0f, t73 = t52 ? t45 : 1.0f, t74 = t52 ? t65 : t66;
-    float t75 = t52 ? t44 : 1.0f, t76 = t71 * (t72 * (t73 * (t74 * t75))), t77 = t76 * (-2.0f);
-    _Bool t78 = (0.0f < t13) & (0.0f < t15);
-    float t79 = t53 ? 1.0f : t51, t80 = t53 ? 1.0f : t50, t81 = t53 ? 1.0f : t49, t82 = t53 ? 1.0f : t48;
-    float t83 = t53 ? t69 : t68;
-    float t84 = FMA(t79, t80 * (t81 * (t82 * (-t83))), FMA(t57 * t57, (t56 * t56) * ((t55 * t55) * ((t54 * t54) * (t70
-        * (-t70)))), t57 * (t56 * (t55 * (t54 * (2.0f * t70))))));
-    float t85 = t53 ? t51 : 1.0f, t86 = t53 ? t50 : 1.0f, t87 = t53 ? t49 : 1.0f, t88 = t53 ? t68 : t69;
-    float t89 = t53 ? t48 : 1.0f, t90 = FMA(t85, t86 * (t87 * (t88 * t89)), t76 * (-t76)), t91 = t78 ? t84 : t90;
-    _Bool t92 = t91 < 0.0f;
-    float t93 = FMA(t51, t50 * (t49 * (t48 * ((0.3989423f * t20) * t63))), t61 * t77), t94 = t92 ? 0.0f : t93;
-    float t95 = t3 ? t94 : t8, t96 = t3 ? t61 : t8, t97 = FMA(t95, grad_var, t96 * grad_mean);
-    float t98 = FMA(t51, t50 * (t49 * (t48 * (t63 * (t20 * (t20 * (t20 * ((-0.19947115f) * (t2 + t9)))))))), t60 *
-        t77);
-    float t99 = t92 ? 0.0f : t98, t100 = t3 ? t99 : t8, t101 = t3 ? t60 : t8;
-    float t102 = FMA(t100, grad_var, t101 * grad_mean);
-    *out_grad_mean = t97;
-    *out_grad_var = t102;
+    float t4 = SQRT(t0), t5 = t0 - var, t6 = SQRT(t1), t7 = t1 - var, t8 = t2 - mean, t9 = t3 ? 1.0f : var;
+    float t10 = SQRT(t9), t11 = (mean - (t2 - t8)) + ((-1.0f) - t8), t12 = 1.0f / t4, t13 = 1.0f / t6, t14 = -t12;
+    float t15 = t12 * FMA(((1.7317669e-8f + ((var - (t0 - t5)) + (3.289868f - t5))) + FMA(t4, -t4, t0)) * (0.5f * t12),
+        t14, FMA(t4, t14, 1.0f));
+    float t16 = mean * t12, t17 = -t13;
+    float t18 = t13 * FMA(((1.7317669e-8f + ((var - (t1 - t7)) + (2.289868f - t7))) + FMA(t6, -t6, t1)) * (0.5f * t13),
+        t17, FMA(t6, t17, 1.0f));
+    float t19 = t13 * t2, t20 = FMA(mean, t15, FMA(mean, t12, -t16)), t21 = t12 + t15, t22 = t16 * t16;
+    float t23 = FMA(t13, t11, FMA(t18, t2, FMA(t13, t2, -t19))), t24 = t13 + t18, t25 = t19 * t19, t26 = t22 * (-0.5f);
+    float t27 = t16 + t20, t28 = (-0.5f) * t25, t29 = t19 + t23;
+    _Bool t30 = t26 < (-176.5f);
+    float t31 = t30 ? (-176.5f) : t26;
+    _Bool t32 = t28 < (-176.5f);
+    float t33 = t32 ? (-176.5f) : t28, t34 = FMA(t31, 1.442695f, 12582912.0f), t35 = FMA(1.442695f, t33, 12582912.0f);
+    float t36 = t34 - 12582912.0f;
+    uint32_t t37 = as_bits(t34);
+    float t38 = FMA(t36, -0.69314575f, t31), t39 = FMA(t16, t20, FMA(t16, t20, FMA(t16, t16, -t22))) * (-0.5f);
+    float t40 = t30 ? 0.0f : t39, t41 = t38 + FMA(t36, -1.4286068e-6f, t40), t42 = t35 - 12582912.0f;
+    uint32_t t43 = as_bits(t35);
+    float t44 = FMA(-0.69314575f, t42, t33), t45 = (-0.5f) * FMA(t19, t23, FMA(t19, t23, FMA(t19, t19, -t25)));
+    float t46 = t32 ? 0.0f : t45, t47 = t44 + FMA(-1.4286068e-6f, t42, t46);
+    float t48 = as_float((((uint32_t)((int32_t)t37 >> 2u)) + 127u) << 23u);
+    float t49 = as_float((127u + ((uint32_t)((int32_t)(t37 + 1u) >> 2u))) << 23u);
+    float t50 = as_float((127u + ((uint32_t)((int32_t)(t37 + 2u) >> 2u))) << 23u);
+    float t51 = as_float((127u + ((uint32_t)((int32_t)(t37 + 3u) >> 2u))) << 23u);
+    float t52 = as_float((127u + ((uint32_t)((int32_t)t43 >> 2u))) << 23u);
+    float t53 = as_float((127u + ((uint32_t)((int32_t)(1u + t43) >> 2u))) << 23u);
+    float t54 = as_float((127u + ((uint32_t)((int32_t)(2u + t43) >> 2u))) << 23u);
+    float t55 = as_float((127u + ((uint32_t)((int32_t)(3u + t43) >> 2u))) << 23u);
+    float t56 = 1.0f / FMA(ABS(t27), 0.25f, 1.0f);
+    _Bool t57 = t27 < 0.0f, t58 = t29 < 0.0f;
+    float t59 = 1.0f / FMA(0.25f, ABS(t29), 1.0f), t60 = t57 ? 1.0f : t48, t61 = t57 ? 1.0f : t49;
+    float t62 = t57 ? 1.0f : t50, t63 = t57 ? 1.0f : t51;
+    float t64 = 1.0f + FMA(POLY4(t41, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t41 * t41,
+        t41);
+    float t65 = t30 ? 0.0f : t64, t66 = t51 * (t50 * (t49 * (t48 * (t65 * (t21 * (t21 * ((-0.19947115f) * t27)))))));
+    float t67 = t51 * (t50 * (t49 * (t48 * ((0.3989423f * t21) * t65))));
+    float t68 = 1.0f + FMA(POLY4(t47, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t47 * t47,
+        t47);
+    float t69 = t32 ? 0.0f : t68, t70 = t56 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t71 = t56 * POLY12(t70, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t72 = t65 * t71, t73 = 1.0f - (t51 * (t50 * (t49 * (t48 * t72)))), t74 = t59 - 0.25f;
+    // Mills ratio/sqrt(2 pi)
+    float t75 = t59 * POLY12(t74, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+        -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t76 = t69 * t75, t77 = 1.0f - (t55 * (t54 * (t53 * (t52 * t76)))), t78 = t57 ? t73 : t72;
+    float t79 = t57 ? t51 : 1.0f, t80 = t57 ? t50 : 1.0f, t81 = t57 ? t49 : 1.0f, t82 = t57 ? t72 : t73;
+    float t83 = t57 ? t48 : 1.0f, t84 = t79 * (t80 * (t81 * (t82 * t83))), t85 = t84 * (-2.0f);
+    _Bool t86 = (0.0f < t16) & (0.0f < t19);
+    float t87 = t58 ? 1.0f : t55, t88 = t58 ? 1.0f : t54, t89 = t58 ? 1.0f : t53, t90 = t58 ? 1.0f : t52;
+    float t91 = t58 ? t77 : t76;
+    float t92 = FMA(t87, t88 * (t89 * (t90 * (-t91))), FMA(t63 * t63, (t62 * t62) * ((t61 * t61) * ((t60 * t60) * (t78
+        * (-t78)))), t63 * (t62 * (t61 * (t60 * (2.0f * t78))))));
+    float t93 = t58 ? t55 : 1.0f, t94 = t58 ? t54 : 1.0f, t95 = t58 ? t53 : 1.0f, t96 = t58 ? t76 : t77;
+    float t97 = t58 ? t52 : 1.0f, t98 = FMA(t93, t94 * (t95 * (t96 * t97)), t84 * (-t84)), t99 = t86 ? t92 : t98;
+    _Bool t100 = t99 < 0.0f;
+    float t101 = FMA(t55, t54 * (t53 * (t52 * ((0.3989423f * t24) * t69))), t67 * t85), t102 = t100 ? 0.0f : t101;
+    float t103 = t3 ? t102 : t10, t104 = t3 ? t67 : t10, t105 = FMA(t103, grad_var, t104 * grad_mean);
+    float t106 = FMA(t55, t54 * (t53 * (t52 * (t69 * (t24 * (t24 * (t24 * ((-0.19947115f) * (t2 + t11)))))))), t66 *
+        t85);
+    float t107 = t100 ? 0.0f : t106, t108 = t3 ? t107 : t10, t109 = t3 ? t66 : t10;
+    float t110 = FMA(t108, grad_var, t109 * grad_mean);
+    *out_grad_mean = t105;
+    *out_grad_var = t110;
 }
 
 void logistic_transform_large_variance_backward(

@@ -11,23 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0):
-    t0 = tl.div_rn(1.0, tl.fma(tl.abs(p0), 0.25, 1.0))
-    t1 = (t0 * polynomial(t0 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
-        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
-    return t1
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4):
-    t0 = p1 - p0
-    t1 = p4 * -1.0
-    t2 = (p4 * tl.fma(((1.7317669e-8 + ((p0 - (p1 - t0)) + (p2 - t0))) + tl.fma(p3, p3 * -1.0, p1)) * (0.5 * p4), t1,
-        tl.fma(p3, t1, 1.0)))
-    return t2
-
-
-@triton.jit
 def logistic_transform_large_variance_forward(mean, var):
     t0 = var + 3.289868
     t1 = tl.sqrt_rn(t0)
@@ -39,66 +22,78 @@ def logistic_transform_large_variance_forward(mean, var):
     t7 = tl.where(t6, -176.5, t5)
     t8 = tl.fma(t7, 1.442695, 12582912.0)
     t9 = t8 - 12582912.0
-    t10 = tl.fma(mean, _part1(var, t0, 3.289868, t1, t2), tl.fma(mean, t2, t3 * -1.0))
-    t11 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t10, tl.fma(t3, t10,
+    t10 = t0 - var
+    t11 = t2 * -1.0
+    t12 = (tl.fma(mean, t2 * tl.fma(((1.7317669e-8 + ((var - (t0 - t10)) + (3.289868 - t10))) + tl.fma(t1, t1 * -1.0,
+        t0)) * (0.5 * t2), t11, tl.fma(t1, t11, 1.0)), tl.fma(mean, t2, t3 * -1.0)))
+    t13 = (tl.fma(t9, -0.69314575, t7) + tl.fma(t9, -1.4286068e-6, tl.where(t6, 0.0, tl.fma(t3, t12, tl.fma(t3, t12,
         tl.fma(t3, t3, t4 * -1.0))) * (-0.5))))
-    t12 = t3 + t10
-    t13 = (tl.where(t6, 0.0, 1.0 + tl.fma(polynomial(t11, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t11 * t11, t11)))
-    t14 = _part0(t12)  # Mills ratio/sqrt(2 pi)
-    t15 = t13 * t14
-    t16 = t8.to(tl.int32, bitcast=True)
-    t17 = (((t16 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t18 = ((127 + ((t16 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((t16 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((t16 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = 1.0 - (t20 * (t19 * (t18 * (t17 * t15))))
-    t22 = t12 < 0.0
-    t23 = (tl.where(t22, t20, 1.0) * (tl.where(t22, t19, 1.0) * (tl.where(t22, t18, 1.0) * (tl.where(t22, t15, t21) *
-        tl.where(t22, t17, 1.0)))))
-    t24 = 0.0 <= var
-    t25 = tl.sqrt_rn(tl.where(t24, 1.0, var))
-    t26 = tl.where(t24, t23, t25)
-    t27 = mean + (-1.0)
-    t28 = var + 2.289868
-    t29 = tl.sqrt_rn(t28)
-    t30 = tl.div_rn(1.0, t29)
-    t31 = t27 * t30
-    t32 = t31 * t31
-    t33 = (-0.5) * t32
-    t34 = t33 < (-176.5)
-    t35 = tl.where(t34, -176.5, t33)
-    t36 = tl.fma(1.442695, t35, 12582912.0)
-    t37 = t36 - 12582912.0
-    t38 = t27 - mean
-    t39 = (tl.fma(t27, _part1(var, t28, 2.289868, t29, t30), tl.fma((mean - (t27 - t38)) + ((-1.0) - t38), t30,
-        tl.fma(t27, t30, t31 * -1.0))))
-    t40 = (tl.fma(-0.69314575, t37, t35) + tl.fma(-1.4286068e-6, t37, tl.where(t34, 0.0, (-0.5) * tl.fma(t31, t39,
-        tl.fma(t31, t39, tl.fma(t31, t31, t32 * -1.0))))))
-    t41 = t31 + t39
-    t42 = (tl.where(t34, 0.0, 1.0 + tl.fma(polynomial(t40, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t40 * t40, t40)))
-    t43 = _part0(t41)  # Mills ratio/sqrt(2 pi)
-    t44 = t42 * t43
-    t45 = t36.to(tl.int32, bitcast=True)
-    t46 = ((127 + (t45 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t47 = ((127 + ((1 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t48 = ((127 + ((2 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t49 = ((127 + ((3 + t45) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t50 = 1.0 - (t49 * (t48 * (t47 * (t46 * t44))))
-    t51 = t41 < 0.0
-    t52 = tl.where(t22, t21, t15)
-    t53 = tl.where(t22, 1.0, t17)
-    t54 = tl.where(t22, 1.0, t18)
-    t55 = tl.where(t22, 1.0, t19)
-    t56 = tl.where(t22, 1.0, t20)
-    t57 = (tl.where((0.0 < t3) & (0.0 < t31), tl.fma(tl.where(t51, 1.0, t49), tl.where(t51, 1.0, t48) * (tl.where(t51,
-        1.0, t47) * (tl.where(t51, 1.0, t46) * (tl.where(t51, t50, t44) * -1.0))), tl.fma(t56 * t56, (t55 * t55) *
-        ((t54 * t54) * ((t53 * t53) * (t52 * (t52 * -1.0)))), t56 * (t55 * (t54 * (t53 * (2.0 * t52)))))),
-        tl.fma(tl.where(t51, t49, 1.0), tl.where(t51, t48, 1.0) * (tl.where(t51, t47, 1.0) * (tl.where(t51, t44, t50) *
-        tl.where(t51, t46, 1.0))), t23 * (t23 * -1.0))))
-    t58 = tl.where(t24, tl.where(t57 < 0.0, 0.0, t57), t25)
-    return (t26, t58)
+    t14 = t3 + t12
+    t15 = tl.div_rn(1.0, tl.fma(tl.abs(t14), 0.25, 1.0))
+    t16 = (tl.where(t6, 0.0, 1.0 + tl.fma(polynomial(t13, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t13 * t13, t13)))
+    # Mills ratio/sqrt(2 pi)
+    t17 = (t15 * polynomial(t15 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t18 = t16 * t17
+    t19 = t8.to(tl.int32, bitcast=True)
+    t20 = (((t19 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((t19 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = ((127 + ((t19 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t23 = ((127 + ((t19 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t24 = 1.0 - (t23 * (t22 * (t21 * (t20 * t18))))
+    t25 = t14 < 0.0
+    t26 = (tl.where(t25, t23, 1.0) * (tl.where(t25, t22, 1.0) * (tl.where(t25, t21, 1.0) * (tl.where(t25, t18, t24) *
+        tl.where(t25, t20, 1.0)))))
+    t27 = 0.0 <= var
+    t28 = tl.sqrt_rn(tl.where(t27, 1.0, var))
+    t29 = tl.where(t27, t26, t28)
+    t30 = mean + (-1.0)
+    t31 = var + 2.289868
+    t32 = tl.sqrt_rn(t31)
+    t33 = tl.div_rn(1.0, t32)
+    t34 = t30 * t33
+    t35 = t34 * t34
+    t36 = (-0.5) * t35
+    t37 = t36 < (-176.5)
+    t38 = tl.where(t37, -176.5, t36)
+    t39 = tl.fma(1.442695, t38, 12582912.0)
+    t40 = t39 - 12582912.0
+    t41 = t31 - var
+    t42 = t33 * -1.0
+    t43 = t30 - mean
+    t44 = (tl.fma(t30, t33 * tl.fma(((1.7317669e-8 + ((var - (t31 - t41)) + (2.289868 - t41))) + tl.fma(t32, t32 *
+        -1.0, t31)) * (0.5 * t33), t42, tl.fma(t32, t42, 1.0)), tl.fma((mean - (t30 - t43)) + ((-1.0) - t43), t33,
+        tl.fma(t30, t33, t34 * -1.0))))
+    t45 = (tl.fma(-0.69314575, t40, t38) + tl.fma(-1.4286068e-6, t40, tl.where(t37, 0.0, (-0.5) * tl.fma(t34, t44,
+        tl.fma(t34, t44, tl.fma(t34, t34, t35 * -1.0))))))
+    t46 = t34 + t44
+    t47 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t46), 1.0))
+    t48 = (tl.where(t37, 0.0, 1.0 + tl.fma(polynomial(t45, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t45 * t45, t45)))
+    # Mills ratio/sqrt(2 pi)
+    t49 = (t47 * polynomial(t47 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t50 = t48 * t49
+    t51 = t39.to(tl.int32, bitcast=True)
+    t52 = ((127 + (t51 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t53 = ((127 + ((1 + t51) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t54 = ((127 + ((2 + t51) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t55 = ((127 + ((3 + t51) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t56 = 1.0 - (t55 * (t54 * (t53 * (t52 * t50))))
+    t57 = t46 < 0.0
+    t58 = tl.where(t25, t24, t18)
+    t59 = tl.where(t25, 1.0, t20)
+    t60 = tl.where(t25, 1.0, t21)
+    t61 = tl.where(t25, 1.0, t22)
+    t62 = tl.where(t25, 1.0, t23)
+    t63 = (tl.where((0.0 < t3) & (0.0 < t34), tl.fma(tl.where(t57, 1.0, t55), tl.where(t57, 1.0, t54) * (tl.where(t57,
+        1.0, t53) * (tl.where(t57, 1.0, t52) * (tl.where(t57, t56, t50) * -1.0))), tl.fma(t62 * t62, (t61 * t61) *
+        ((t60 * t60) * ((t59 * t59) * (t58 * (t58 * -1.0)))), t62 * (t61 * (t60 * (t59 * (2.0 * t58)))))),
+        tl.fma(tl.where(t57, t55, 1.0), tl.where(t57, t54, 1.0) * (tl.where(t57, t53, 1.0) * (tl.where(t57, t50, t56) *
+        tl.where(t57, t52, 1.0))), t26 * (t26 * -1.0))))
+    t64 = tl.where(t27, tl.where(t63 < 0.0, 0.0, t63), t28)
+    return (t29, t64)
 
 
 @triton.jit
@@ -121,76 +116,88 @@ def logistic_transform_large_variance_backward(mean, var, grad_mean, grad_var):
     t6 = (mean - (t2 - t5)) + ((-1.0) - t5)
     t7 = tl.sqrt_rn(t1)
     t8 = tl.div_rn(1.0, t7)
-    t9 = t8 * t2
-    t10 = t9 * t9
-    t11 = (-0.5) * t10
-    t12 = t11 < (-176.5)
-    t13 = tl.where(t12, -176.5, t11)
-    t14 = tl.fma(1.442695, t13, 12582912.0)
-    t15 = t14 - 12582912.0
-    t16 = t14.to(tl.int32, bitcast=True)
-    t17 = ((127 + (t16 >> 2)) << 23).to(tl.float32, bitcast=True)
-    t18 = ((127 + ((1 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t19 = ((127 + ((2 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t20 = ((127 + ((3 + t16) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t21 = _part1(var, t1, 2.289868, t7, t8)
-    t22 = tl.fma(t8, t6, tl.fma(t21, t2, tl.fma(t8, t2, t9 * -1.0)))
-    t23 = t8 + t21
-    t24 = t9 + t22
-    t25 = (tl.fma(-0.69314575, t15, t13) + tl.fma(-1.4286068e-6, t15, tl.where(t12, 0.0, (-0.5) * tl.fma(t9, t22,
-        tl.fma(t9, t22, tl.fma(t9, t9, t10 * -1.0))))))
-    t26 = (tl.where(t12, 0.0, 1.0 + tl.fma(polynomial(t25, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t25 * t25, t25)))
-    t27 = t24 < 0.0
-    t28 = _part0(t24)  # Mills ratio/sqrt(2 pi)
-    t29 = t26 * t28
-    t30 = 1.0 - (t20 * (t19 * (t18 * (t17 * t29))))
-    t31 = tl.sqrt_rn(t0)
-    t32 = tl.div_rn(1.0, t31)
-    t33 = mean * t32
-    t34 = t33 * t33
-    t35 = t34 * (-0.5)
-    t36 = t35 < (-176.5)
-    t37 = tl.where(t36, -176.5, t35)
-    t38 = tl.fma(t37, 1.442695, 12582912.0)
-    t39 = t38 - 12582912.0
-    t40 = t38.to(tl.int32, bitcast=True)
-    t41 = (((t40 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
-    t42 = ((127 + ((t40 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t43 = ((127 + ((t40 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t44 = ((127 + ((t40 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
-    t45 = _part1(var, t0, 3.289868, t31, t32)
-    t46 = tl.fma(mean, t45, tl.fma(mean, t32, t33 * -1.0))
-    t47 = t32 + t45
-    t48 = t33 + t46
-    t49 = (tl.fma(t39, -0.69314575, t37) + tl.fma(t39, -1.4286068e-6, tl.where(t36, 0.0, tl.fma(t33, t46, tl.fma(t33,
-        t46, tl.fma(t33, t33, t34 * -1.0))) * (-0.5))))
-    t50 = (tl.where(t36, 0.0, 1.0 + tl.fma(polynomial(t49, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
-        0.49999994)), t49 * t49, t49)))
-    t51 = _part0(t48)  # Mills ratio/sqrt(2 pi)
-    t52 = t50 * t51
-    t53 = 1.0 - (t44 * (t43 * (t42 * (t41 * t52))))
-    t54 = t44 * (t43 * (t42 * (t41 * (t50 * (t47 * (t47 * ((-0.19947115) * t48)))))))
-    t55 = t48 < 0.0
-    t56 = t44 * (t43 * (t42 * (t41 * ((0.3989423 * t47) * t50))))
-    t57 = tl.where(t55, t53, t52)
-    t58 = tl.where(t55, 1.0, t41)
-    t59 = tl.where(t55, 1.0, t42)
-    t60 = tl.where(t55, 1.0, t43)
-    t61 = (tl.where(t55, t44, 1.0) * (tl.where(t55, t43, 1.0) * (tl.where(t55, t42, 1.0) * (tl.where(t55, t52, t53) *
-        tl.where(t55, t41, 1.0)))))
-    t62 = tl.where(t55, 1.0, t44)
-    t63 = (tl.where((0.0 < t33) & (0.0 < t9), tl.fma(tl.where(t27, 1.0, t20), tl.where(t27, 1.0, t19) * (tl.where(t27,
-        1.0, t18) * (tl.where(t27, 1.0, t17) * (tl.where(t27, t30, t29) * -1.0))), tl.fma(t62 * t62, (t60 * t60) *
-        ((t59 * t59) * ((t58 * t58) * (t57 * (t57 * -1.0)))), t62 * (t60 * (t59 * (t58 * (2.0 * t57)))))),
-        tl.fma(tl.where(t27, t20, 1.0), tl.where(t27, t19, 1.0) * (tl.where(t27, t18, 1.0) * (tl.where(t27, t29, t30) *
-        tl.where(t27, t17, 1.0))), t61 * (t61 * -1.0))) < 0.0)
-    t64 = t61 * (-2.0)
-    t65 = (tl.fma(tl.where(t3, tl.where(t63, 0.0, tl.fma(t20, t19 * (t18 * (t17 * ((0.3989423 * t23) * t26))), t56 *
-        t64)), t4), grad_var, tl.where(t3, t56, t4) * grad_mean))
-    t66 = (tl.fma(tl.where(t3, tl.where(t63, 0.0, tl.fma(t20, t19 * (t18 * (t17 * (t26 * (t23 * (t23 * (t23 *
-        ((-0.19947115) * (t2 + t6)))))))), t54 * t64)), t4), grad_var, tl.where(t3, t54, t4) * grad_mean))
-    return (t65, t66)
+    t9 = t8 * -1.0
+    t10 = t8 * t2
+    t11 = t10 * t10
+    t12 = (-0.5) * t11
+    t13 = t12 < (-176.5)
+    t14 = tl.where(t13, -176.5, t12)
+    t15 = tl.fma(1.442695, t14, 12582912.0)
+    t16 = t15 - 12582912.0
+    t17 = t15.to(tl.int32, bitcast=True)
+    t18 = ((127 + (t17 >> 2)) << 23).to(tl.float32, bitcast=True)
+    t19 = ((127 + ((1 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t20 = ((127 + ((2 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t21 = ((127 + ((3 + t17) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t22 = t1 - var
+    t23 = (t8 * tl.fma(((1.7317669e-8 + ((var - (t1 - t22)) + (2.289868 - t22))) + tl.fma(t7, t7 * -1.0, t1)) * (0.5 *
+        t8), t9, tl.fma(t7, t9, 1.0)))
+    t24 = tl.fma(t8, t6, tl.fma(t23, t2, tl.fma(t8, t2, t10 * -1.0)))
+    t25 = t8 + t23
+    t26 = t10 + t24
+    t27 = (tl.fma(-0.69314575, t16, t14) + tl.fma(-1.4286068e-6, t16, tl.where(t13, 0.0, (-0.5) * tl.fma(t10, t24,
+        tl.fma(t10, t24, tl.fma(t10, t10, t11 * -1.0))))))
+    t28 = (tl.where(t13, 0.0, 1.0 + tl.fma(polynomial(t27, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t27 * t27, t27)))
+    t29 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t26), 1.0))
+    t30 = t26 < 0.0
+    # Mills ratio/sqrt(2 pi)
+    t31 = (t29 * polynomial(t29 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t32 = t28 * t31
+    t33 = 1.0 - (t21 * (t20 * (t19 * (t18 * t32))))
+    t34 = tl.sqrt_rn(t0)
+    t35 = tl.div_rn(1.0, t34)
+    t36 = t35 * -1.0
+    t37 = mean * t35
+    t38 = t37 * t37
+    t39 = t38 * (-0.5)
+    t40 = t39 < (-176.5)
+    t41 = tl.where(t40, -176.5, t39)
+    t42 = tl.fma(t41, 1.442695, 12582912.0)
+    t43 = t42 - 12582912.0
+    t44 = t42.to(tl.int32, bitcast=True)
+    t45 = (((t44 >> 2) + 127) << 23).to(tl.float32, bitcast=True)
+    t46 = ((127 + ((t44 + 1) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t47 = ((127 + ((t44 + 2) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t48 = ((127 + ((t44 + 3) >> 2)) << 23).to(tl.float32, bitcast=True)
+    t49 = t0 - var
+    t50 = (t35 * tl.fma(((1.7317669e-8 + ((var - (t0 - t49)) + (3.289868 - t49))) + tl.fma(t34, t34 * -1.0, t0)) * (0.5
+        * t35), t36, tl.fma(t34, t36, 1.0)))
+    t51 = tl.fma(mean, t50, tl.fma(mean, t35, t37 * -1.0))
+    t52 = t35 + t50
+    t53 = t37 + t51
+    t54 = (tl.fma(t43, -0.69314575, t41) + tl.fma(t43, -1.4286068e-6, tl.where(t40, 0.0, tl.fma(t37, t51, tl.fma(t37,
+        t51, tl.fma(t37, t37, t38 * -1.0))) * (-0.5))))
+    t55 = (tl.where(t40, 0.0, 1.0 + tl.fma(polynomial(t54, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t54 * t54, t54)))
+    t56 = tl.div_rn(1.0, tl.fma(tl.abs(t53), 0.25, 1.0))
+    # Mills ratio/sqrt(2 pi)
+    t57 = (t56 * polynomial(t56 - 0.25, -0.00152444, (-0.0064508854, 0.024710128, -0.006645453, -0.026722537,
+        -0.020374626, 0.018486474, 0.08069025, 0.14153208, 0.17952348, 0.18632886, 0.16664109, 0.13207589)))
+    t58 = t55 * t57
+    t59 = 1.0 - (t48 * (t47 * (t46 * (t45 * t58))))
+    t60 = t48 * (t47 * (t46 * (t45 * (t55 * (t52 * (t52 * ((-0.19947115) * t53)))))))
+    t61 = t53 < 0.0
+    t62 = t48 * (t47 * (t46 * (t45 * ((0.3989423 * t52) * t55))))
+    t63 = tl.where(t61, t59, t58)
+    t64 = tl.where(t61, 1.0, t45)
+    t65 = tl.where(t61, 1.0, t46)
+    t66 = tl.where(t61, 1.0, t47)
+    t67 = (tl.where(t61, t48, 1.0) * (tl.where(t61, t47, 1.0) * (tl.where(t61, t46, 1.0) * (tl.where(t61, t58, t59) *
+        tl.where(t61, t45, 1.0)))))
+    t68 = tl.where(t61, 1.0, t48)
+    t69 = (tl.where((0.0 < t37) & (0.0 < t10), tl.fma(tl.where(t30, 1.0, t21), tl.where(t30, 1.0, t20) * (tl.where(t30,
+        1.0, t19) * (tl.where(t30, 1.0, t18) * (tl.where(t30, t33, t32) * -1.0))), tl.fma(t68 * t68, (t66 * t66) *
+        ((t65 * t65) * ((t64 * t64) * (t63 * (t63 * -1.0)))), t68 * (t66 * (t65 * (t64 * (2.0 * t63)))))),
+        tl.fma(tl.where(t30, t21, 1.0), tl.where(t30, t20, 1.0) * (tl.where(t30, t19, 1.0) * (tl.where(t30, t32, t33) *
+        tl.where(t30, t18, 1.0))), t67 * (t67 * -1.0))) < 0.0)
+    t70 = t67 * (-2.0)
+    t71 = (tl.fma(tl.where(t3, tl.where(t69, 0.0, tl.fma(t21, t20 * (t19 * (t18 * ((0.3989423 * t25) * t28))), t62 *
+        t70)), t4), grad_var, tl.where(t3, t62, t4) * grad_mean))
+    t72 = (tl.fma(tl.where(t3, tl.where(t69, 0.0, tl.fma(t21, t20 * (t19 * (t18 * (t28 * (t25 * (t25 * (t25 *
+        ((-0.19947115) * (t2 + t6)))))))), t60 * t70)), t4), grad_var, tl.where(t3, t60, t4) * grad_mean))
+    return (t71, t72)
 
 
 @triton.jit

@@ -5,39 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float logistic_transform_pea_part1(float p0, float p1, float p2)
-{
-    float t0 = p1 - p0, t1 = (p0 - (p1 - t0)) + (p2 - t0);
-    return t1;
-}
-
-INLINE float logistic_transform_pea_part2(float p0, float p1, float p2)
-{
-    float t0 = p1 - p0, t1 = FLIP(p2), t2 = p2 * FMA((p0 - (p1 - t0)) + (1.0f - t0), t1, FMA(p1, t1, 1.0f));
-    return t2;
-}
-
-INLINE float logistic_transform_pea_part3(uint32_t p0, uint32_t p1)
-{
-    float t0 = as_float((127u + ((uint32_t)((int32_t)(p0 + p1) >> 2u))) << 23u);
-    return t0;
-}
-
-INLINE void logistic_transform_pea_atom0(
-    float p0, float p1, float p2, float p3, float p4, float p5, out_ptr r0, out_ptr r1, out_ptr r2)
-{
-    float t0 = p0 * p1, t1 = p2 + t0;
-    float t2 = t1 + (p5 + FMA(p0, p4, FMA(p3, p1, logistic_transform_pea_part1(t0, t1, p2) + FMA(p0, p1, -t0))));
-    float t3 = 0.25f * ABS(t2), t4 = 1.0f + t3, t5 = 1.0f / t4, t6 = logistic_transform_pea_part2(t3, t4, t5);
-    float t7 = (t5 + t6) - 0.25f;
-    float t8 = POLY12(t7, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
-        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t9 = t5 * t8, t10 = FMA(t6, t8, FMA(t5, t8, -t9));
-    *r0 = t2;
-    *r1 = t9;
-    *r2 = t10;
-}
-
 INLINE void logistic_transform_pea_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = 1.1529215e+18f < var, t1 = var < 9.094947e-13f, t2 = var == 0.0f;
@@ -51,104 +18,110 @@ INLINE void logistic_transform_pea_forward_element(float mean, float var, out_pt
     _Bool t14 = t2 & (0.0f < t3);
     float t15 = t11 * t3, t16 = t14 ? 1.2676506e+30f : t15, t17 = t5 + t6, t18 = FMA(var, 0.2402265f, -t6);
     float t19 = t6 + t7, t20 = 1.0f / t8, t21 = t9 ? 1.0f : var, t22 = SQRT(t21), t23 = t11 * (var * t11);
-    float t24 = t2 ? 1.0f : t23;
-    float t25 = SQRT(t24);  // standard deviation, scaled
-    float t26 = var * t20, t27 = 1.0f / t25, t28 = t13 * t25, t29 = t2 ? 0.0f : t28, t30 = t29 * (-0.6931472f);
-    float t31 = t29 * 0.6931472f, t32 = FMA(t25, -t25, t24) * (0.5f * t27), t33 = t13 * t32, t34 = t2 ? 0.0f : t33;
-    float t35 = -t27, t36 = t27 * t16;
-    _Bool t37 = 1.1529215e+18f < t36;
-    float t38 = t37 ? 1.1529215e+18f : t36;
-    float t39 = FMA(t27 * FMA(t32, t35, FMA(t25, t35, 1.0f)), t16, FMA(t27, t16, -t36)), t40 = t37 ? 0.0f : t39;
-    float t41 = -t38;
-    float t42 = t4 ? t41 : t38;  // mean/sigma
-    float t43 = t42 + t30, t44 = t42 + t31, t45 = t42 * t42, t46 = (-0.5f) * t45;
-    _Bool t47 = t46 < (-176.5f);
-    float t48 = t47 ? (-176.5f) : t46, t49 = -t40, t50 = t4 ? t49 : t40, t51 = t42 + t50;
-    float t52 = t43 + (t50 + FMA(t29, 1.9046542e-9f, FMA(t34, -0.6931472f, logistic_transform_pea_part1(t30, t43, t42)
-        + FMA(t29, -0.6931472f, -t30))));
-    float t53 = t44 + (t50 + FMA(t29, -1.9046542e-9f, FMA(t34, 0.6931472f, logistic_transform_pea_part1(t31, t44, t42)
-        + FMA(t29, 0.6931472f, -t31))));
-    float t54 = FMA(t48, 1.442695f, 12582912.0f);
-    _Bool t55 = t51 < 0.0f;
-    float t56 = 0.25f * ABS(t51), t57 = t54 - 12582912.0f;
-    uint32_t t58 = as_bits(t54);
-    float t59 = FMA(t57, -0.69314575f, t48), t60 = (-0.5f) * FMA(t42, t50, FMA(t42, t50, FMA(t42, t42, -t45)));
-    float t61 = t47 ? 0.0f : t60, t62 = t59 + FMA(t57, -1.4286068e-6f, t61);
-    float t63 = as_float((((uint32_t)((int32_t)t58 >> 2u)) + 127u) << 23u);
-    float t64 = as_float((127u + ((uint32_t)((int32_t)(t58 + 1u) >> 2u))) << 23u);
-    float t65 = as_float((127u + ((uint32_t)((int32_t)(t58 + 2u) >> 2u))) << 23u);
-    float t66 = as_float((127u + ((uint32_t)((int32_t)(t58 + 3u) >> 2u))) << 23u), t67 = 1.0f + t56;
-    float t68 = t55 ? 1.0f : t63, t69 = t55 ? 1.0f : t64, t70 = t55 ? 1.0f : t65, t71 = t55 ? 1.0f : t66;
-    float t72 = 1.0f / t67;
-    float t73 = 1.0f + FMA(POLY4(t62, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t62 * t62,
-        t62);
-    float t74 = t47 ? 0.0f : t73, t75 = logistic_transform_pea_part2(t56, t67, t72);
-    _Bool t76 = t52 < 0.0f;
-    float t77 = ABS(t52) * 0.25f, t78 = t76 ? 0.0f : t17;
-    _Bool t79 = (-t53) < 0.0f;
-    float t80 = 1.0f / FMA(0.25f, ABS(t53), 1.0f), t81 = t79 ? 0.0f : t19, t82 = 1.0f + t77;
-    _Bool t83 = 176.5f < t78, t84 = t78 < (-176.5f);
-    float t85 = t83 ? 176.5f : t78, t86 = t84 ? (-176.5f) : t85;
-    _Bool t87 = 176.5f < t81, t88 = t81 < (-176.5f);
-    float t89 = t87 ? 176.5f : t81, t90 = t88 ? (-176.5f) : t89, t91 = 1.0f / t82, t92 = (t72 + t75) - 0.25f;
-    float t93 = FMA(1.442695f, t86, 12582912.0f), t94 = FMA(1.442695f, t90, 12582912.0f);
-    float t95 = POLY11(t92, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t24 = t2 ? 1.0f : t23, t25 = t17 - t6, t26 = t19 - t6;
+    float t27 = SQRT(t24);  // standard deviation, scaled
+    float t28 = var * t20, t29 = 1.0f / t27, t30 = t13 * t27, t31 = t2 ? 0.0f : t30, t32 = t31 * (-0.6931472f);
+    float t33 = t31 * 0.6931472f, t34 = FMA(t27, -t27, t24) * (0.5f * t29), t35 = t13 * t34, t36 = t2 ? 0.0f : t35;
+    float t37 = -t29, t38 = t29 * t16;
+    _Bool t39 = 1.1529215e+18f < t38;
+    float t40 = t39 ? 1.1529215e+18f : t38;
+    float t41 = FMA(t29 * FMA(t34, t37, FMA(t27, t37, 1.0f)), t16, FMA(t29, t16, -t38)), t42 = t39 ? 0.0f : t41;
+    float t43 = -t40;
+    float t44 = t4 ? t43 : t40;  // mean/sigma
+    float t45 = t44 + t32, t46 = t44 + t33, t47 = t44 * t44, t48 = t45 - t32, t49 = t46 - t33, t50 = (-0.5f) * t47;
+    _Bool t51 = t50 < (-176.5f);
+    float t52 = t51 ? (-176.5f) : t50, t53 = -t42, t54 = t4 ? t53 : t42, t55 = t44 + t54;
+    float t56 = t45 + (t54 + FMA(t31, 1.9046542e-9f, FMA(t36, -0.6931472f, ((t32 - (t45 - t48)) + (t44 - t48)) +
+        FMA(t31, -0.6931472f, -t32))));
+    float t57 = t46 + (t54 + FMA(t31, -1.9046542e-9f, FMA(t36, 0.6931472f, ((t33 - (t46 - t49)) + (t44 - t49)) +
+        FMA(t31, 0.6931472f, -t33))));
+    float t58 = FMA(t52, 1.442695f, 12582912.0f);
+    _Bool t59 = t55 < 0.0f;
+    float t60 = 0.25f * ABS(t55), t61 = t58 - 12582912.0f;
+    uint32_t t62 = as_bits(t58);
+    float t63 = FMA(t61, -0.69314575f, t52), t64 = (-0.5f) * FMA(t44, t54, FMA(t44, t54, FMA(t44, t44, -t47)));
+    float t65 = t51 ? 0.0f : t64, t66 = t63 + FMA(t61, -1.4286068e-6f, t65);
+    float t67 = as_float((((uint32_t)((int32_t)t62 >> 2u)) + 127u) << 23u);
+    float t68 = as_float((127u + ((uint32_t)((int32_t)(t62 + 1u) >> 2u))) << 23u);
+    float t69 = as_float((127u + ((uint32_t)((int32_t)(t62 + 2u) >> 2u))) << 23u);
+    float t70 = as_float((127u + ((uint32_t)((int32_t)(t62 + 3u) >> 2u))) << 23u), t71 = 1.0f + t60;
+    float t72 = t59 ? 1.0f : t67, t73 = t59 ? 1.0f : t68, t74 = t59 ? 1.0f : t69, t75 = t59 ? 1.0f : t70;
+    float t76 = 1.0f / t71, t77 = t71 - t60;
+    float t78 = 1.0f + FMA(POLY4(t66, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t66 * t66,
+        t66);
+    float t79 = t51 ? 0.0f : t78, t80 = -t76;
+    float t81 = t76 * FMA((t60 - (t71 - t77)) + (1.0f - t77), t80, FMA(t71, t80, 1.0f));
+    _Bool t82 = t56 < 0.0f;
+    float t83 = ABS(t56) * 0.25f, t84 = t82 ? 0.0f : t17;
+    _Bool t85 = (-t57) < 0.0f;
+    float t86 = 1.0f / FMA(0.25f, ABS(t57), 1.0f), t87 = t85 ? 0.0f : t19, t88 = 1.0f + t83;
+    _Bool t89 = 176.5f < t84, t90 = t84 < (-176.5f);
+    float t91 = t89 ? 176.5f : t84, t92 = t90 ? (-176.5f) : t91;
+    _Bool t93 = 176.5f < t87, t94 = t87 < (-176.5f);
+    float t95 = t93 ? 176.5f : t87, t96 = t94 ? (-176.5f) : t95, t97 = 1.0f / t88, t98 = t88 - t83;
+    float t99 = (t76 + t81) - 0.25f, t100 = FMA(1.442695f, t92, 12582912.0f), t101 = FMA(1.442695f, t96, 12582912.0f);
+    float t102 = POLY11(t99, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t96 = t93 - 12582912.0f;
-    uint32_t t97 = as_bits(t93);
-    float t98 = FMA(-0.69314575f, t96, t86);
-    float t99 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part1(t6, t17, t5) + t18);
-    float t100 = t76 ? 0.0f : t99, t101 = t83 ? 0.0f : t100, t102 = t84 ? 0.0f : t101;
-    float t103 = t98 + FMA(-1.4286068e-6f, t96, t102), t104 = t94 - 12582912.0f;
-    uint32_t t105 = as_bits(t94);
-    float t106 = FMA(-0.69314575f, t104, t90);
-    float t107 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 +
-        logistic_transform_pea_part1(t6, t19, t7));
-    float t108 = t79 ? 0.0f : t107, t109 = t87 ? 0.0f : t108, t110 = t88 ? 0.0f : t109;
-    float t111 = t106 + FMA(-1.4286068e-6f, t104, t110), t112 = t91 + logistic_transform_pea_part2(t77, t82, t91);
-    float t113 = t80 - 0.25f;
+    float t103 = t100 - 12582912.0f;
+    uint32_t t104 = as_bits(t100);
+    float t105 = FMA(-0.69314575f, t103, t92);
+    float t106 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t5)) + FMA(var, -2.2778894e-10f, ((t6 - (t17 - t25))
+        + (t5 - t25)) + t18);
+    float t107 = t82 ? 0.0f : t106, t108 = t89 ? 0.0f : t107, t109 = t90 ? 0.0f : t108;
+    float t110 = t105 + FMA(-1.4286068e-6f, t103, t109), t111 = t101 - 12582912.0f;
+    uint32_t t112 = as_bits(t101);
+    float t113 = FMA(-0.69314575f, t111, t96);
+    float t114 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, t18 + ((t6 - (t19 -
+        t26)) + (t7 - t26)));
+    float t115 = t85 ? 0.0f : t114, t116 = t93 ? 0.0f : t115, t117 = t94 ? 0.0f : t116;
+    float t118 = t113 + FMA(-1.4286068e-6f, t111, t117), t119 = -t97;
+    float t120 = t97 + (t97 * FMA((t83 - (t88 - t98)) + (1.0f - t98), t119, FMA(t88, t119, 1.0f))), t121 = t86 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t114 = t80 * POLY12(t113, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t122 = t86 * POLY12(t121, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t115 = t66 * (t65 * (t64 * (t63 * (t74 * t114)))), t116 = logistic_transform_pea_part3(3u, t105);
-    float t117 = logistic_transform_pea_part3(2u, t105), t118 = logistic_transform_pea_part3(1u, t105);
-    float t119 = 1.0f + FMA(POLY4(t111, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t111 *
-        t111, t111);
-    float t120 = t88 ? 0.0f : t119;
-    float t121 = (t116 * (t117 * (t118 * (t120 * as_float((127u + ((uint32_t)((int32_t)t105 >> 2u))) << 23u))))) -
-        t115;
-    float t122 = t79 ? t115 : t121, t123 = t112 - 0.25f;
+    float t123 = t70 * (t69 * (t68 * (t67 * (t79 * t122))));
+    float t124 = as_float((127u + ((uint32_t)((int32_t)(3u + t112) >> 2u))) << 23u);
+    float t125 = as_float((127u + ((uint32_t)((int32_t)(2u + t112) >> 2u))) << 23u);
+    float t126 = as_float((127u + ((uint32_t)((int32_t)(1u + t112) >> 2u))) << 23u);
+    float t127 = 1.0f + FMA(POLY4(t118, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t118 *
+        t118, t118);
+    float t128 = t94 ? 0.0f : t127;
+    float t129 = (t124 * (t125 * (t126 * (t128 * as_float((127u + ((uint32_t)((int32_t)t112 >> 2u))) << 23u))))) -
+        t123;
+    float t130 = t85 ? t123 : t129, t131 = t120 - 0.25f;
     // Mills ratio/sqrt(2 pi)
-    float t124 = t112 * POLY12(t123, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
+    float t132 = t120 * POLY12(t131, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f,
         -0.020374626f, 0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
-    float t125 = t66 * (t65 * (t64 * (t63 * (t74 * t124)))), t126 = logistic_transform_pea_part3(3u, t97);
-    float t127 = logistic_transform_pea_part3(2u, t97), t128 = logistic_transform_pea_part3(1u, t97);
-    float t129 = 1.0f + FMA(POLY4(t103, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t103 *
-        t103, t103);
-    float t130 = t84 ? 0.0f : t129;
-    float t131 = (t126 * (t127 * (t128 * (t130 * as_float((127u + ((uint32_t)((int32_t)t97 >> 2u))) << 23u))))) - t125;
-    float t132 = t76 ? t125 : t131, t133 = t92 * t95, t134 = 0.13207589f + t133, t135 = t134 - t133;
-    float t136 = t72 * t134;  // Mills ratio/sqrt(2 pi)
-    float t137 = t74 * t136;
-    float t138 = FMA(t74, FMA(t72, (-6.588696e-9f) + (((t133 - (t134 - t135)) + (0.13207589f - t135)) + FMA(t92, t95,
-        -t133)), FMA(t75, t134, FMA(t72, t134, -t136))), FMA(t74, t136, -t137));
-    float t139 = t137 + t138, t140 = t66 * (t65 * (t64 * (t63 * t139))), t141 = 0.5f * t122, t142 = 1.0f - t140;
-    float t143 = t55 ? t142 : t137, t144 = t71 * (t70 * (t69 * (t143 * t68))), t145 = (-t140) - (t142 - 1.0f);
-    float t146 = t55 ? t66 : 1.0f, t147 = t55 ? t65 : 1.0f, t148 = t55 ? t64 : 1.0f, t149 = t142 + t145;
-    float t150 = t55 ? t139 : t149, t151 = t55 ? t63 : 1.0f, t152 = t146 * (t147 * (t148 * (t150 * t151)));
-    float t153 = FMA(-0.5f, t122, 0.5f * t132), t154 = (-0.5f) * t132, t155 = t154 + t141, t156 = t153 + t144;
-    float t157 = t55 ? t145 : t138;
-    float t158 = FMA(t71, t70 * (t69 * (t157 * t68)), logistic_transform_pea_part1(t144, t156, t153));
-    float t159 = t156 * t156, t160 = t155 + t152;
-    float t161 = logistic_transform_pea_part1(t141, t155, t154) + logistic_transform_pea_part1(t152, t160, t155);
-    float t162 = t160 + t161, t163 = t162 * (t159 + FMA(t156, t158, FMA(t156, t158, FMA(t156, t156, -t159))));
-    float t164 = t9 ? t162 : t22, t165 = t160 * t163, t166 = t26 * t165;
-    float t167 = t166 + FMA(t26, FMA(t161, t163, FMA(t160, t163, -t165)), FMA(FMA(var, t20 * FMA(t8, -t20, 1.0f),
-        FMA(var, t20, -t26)), t165, FMA(t26, t165, -t166)));
-    float t168 = t9 ? t167 : t22;
-    *out_mean = t164;
-    *out_var = t168;
+    float t133 = t70 * (t69 * (t68 * (t67 * (t79 * t132))));
+    float t134 = as_float((127u + ((uint32_t)((int32_t)(3u + t104) >> 2u))) << 23u);
+    float t135 = as_float((127u + ((uint32_t)((int32_t)(2u + t104) >> 2u))) << 23u);
+    float t136 = as_float((127u + ((uint32_t)((int32_t)(1u + t104) >> 2u))) << 23u);
+    float t137 = 1.0f + FMA(POLY4(t110, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t110 *
+        t110, t110);
+    float t138 = t90 ? 0.0f : t137;
+    float t139 = (t134 * (t135 * (t136 * (t138 * as_float((127u + ((uint32_t)((int32_t)t104 >> 2u))) << 23u))))) -
+        t133;
+    float t140 = t82 ? t133 : t139, t141 = t99 * t102, t142 = 0.13207589f + t141, t143 = t142 - t141;
+    float t144 = t76 * t142;  // Mills ratio/sqrt(2 pi)
+    float t145 = t79 * t144;
+    float t146 = FMA(t79, FMA(t76, (-6.588696e-9f) + (((t141 - (t142 - t143)) + (0.13207589f - t143)) + FMA(t99, t102,
+        -t141)), FMA(t81, t142, FMA(t76, t142, -t144))), FMA(t79, t144, -t145));
+    float t147 = t145 + t146, t148 = t70 * (t69 * (t68 * (t67 * t147))), t149 = 0.5f * t130, t150 = 1.0f - t148;
+    float t151 = t59 ? t150 : t145, t152 = t75 * (t74 * (t73 * (t151 * t72))), t153 = (-t148) - (t150 - 1.0f);
+    float t154 = t59 ? t70 : 1.0f, t155 = t59 ? t69 : 1.0f, t156 = t59 ? t68 : 1.0f, t157 = t150 + t153;
+    float t158 = t59 ? t147 : t157, t159 = t59 ? t67 : 1.0f, t160 = t154 * (t155 * (t156 * (t158 * t159)));
+    float t161 = FMA(-0.5f, t130, 0.5f * t140), t162 = (-0.5f) * t140, t163 = t162 + t149, t164 = t163 - t149;
+    float t165 = t161 + t152, t166 = t165 - t152, t167 = t59 ? t153 : t146;
+    float t168 = FMA(t75, t74 * (t73 * (t167 * t72)), (t152 - (t165 - t166)) + (t161 - t166)), t169 = t165 * t165;
+    float t170 = t163 + t160, t171 = t170 - t160;
+    float t172 = ((t149 - (t163 - t164)) + (t162 - t164)) + ((t160 - (t170 - t171)) + (t163 - t171));
+    float t173 = t170 + t172, t174 = t173 * (t169 + FMA(t165, t168, FMA(t165, t168, FMA(t165, t165, -t169))));
+    float t175 = t9 ? t173 : t22, t176 = t170 * t174, t177 = t28 * t176;
+    float t178 = t177 + FMA(t28, FMA(t172, t174, FMA(t170, t174, -t176)), FMA(FMA(var, t20 * FMA(t8, -t20, 1.0f),
+        FMA(var, t20, -t28)), t176, FMA(t28, t176, -t177)));
+    float t179 = t9 ? t178 : t22;
+    *out_mean = t175;
+    *out_var = t179;
 }
 
 void logistic_transform_pea_forward(
@@ -172,108 +145,124 @@ INLINE void logistic_transform_pea_backward_element(
     _Bool t14 = t2 & (0.0f < t3);
     float t15 = t11 * t3, t16 = t14 ? 1.2676506e+30f : t15, t17 = FMA(var, 0.2402265f, -t5), t18 = t5 + t6;
     float t19 = t7 + t5, t20 = 1.0f + t8, t21 = t9 ? 1.0f : var, t22 = SQRT(t21), t23 = t11 * (var * t11);
-    float t24 = t2 ? 1.0f : t23, t25 = 1.0f / t20;
-    float t26 = SQRT(t24);  // standard deviation, scaled
-    float t27 = t25 + logistic_transform_pea_part2(t8, t20, t25), t28 = 1.0f / t26, t29 = t13 * t26;
-    float t30 = t2 ? 0.0f : t29, t31 = var * t27, t32 = t28 * t16, t33 = FMA(t26, -t26, t24) * (0.5f * t28);
-    float t34 = t13 * t33, t35 = t2 ? 0.0f : t34, t36 = -t28;
-    _Bool t37 = 1.1529215e+18f < t32;
-    float t38 = t37 ? 1.1529215e+18f : t32;
-    float t39 = FMA(t28 * FMA(t33, t36, FMA(t26, t36, 1.0f)), t16, FMA(t28, t16, -t32)), t40 = t37 ? 0.0f : t39;
-    float t41 = -t38;
-    float t42 = t4 ? t41 : t38;  // mean/sigma
-    float t43 = t42 * t42, t44 = t43 * (-0.5f);
-    _Bool t45 = t44 < (-176.5f);
-    float t46 = t45 ? (-176.5f) : t44, t47 = -t40, t48 = t4 ? t47 : t40;
-    float t49, t50, t51;
-    // t50: Mills ratio/sqrt(2 pi)
-    logistic_transform_pea_atom0(t30, 0.6931472f, t42, t35, -1.9046542e-9f, t48, &t49, &t50, &t51);
-    float t52, t53, t54;
-    // t53: Mills ratio/sqrt(2 pi)
-    logistic_transform_pea_atom0(t30, -0.6931472f, t42, t35, 1.9046542e-9f, t48, &t52, &t53, &t54);
-    float t55 = t42 + t48, t56 = FMA(t46, 1.442695f, 12582912.0f);
-    _Bool t57 = t55 < 0.0f;
-    float t58 = 0.25f * ABS(t55), t59 = t56 - 12582912.0f;
-    uint32_t t60 = as_bits(t56);
-    float t61 = FMA(t59, -0.69314575f, t46), t62 = FMA(t42, t48, FMA(t42, t48, FMA(t42, t42, -t43))) * (-0.5f);
-    float t63 = t45 ? 0.0f : t62, t64 = FMA(t59, -1.4286068e-6f, t63);
-    float t65 = as_float((((uint32_t)((int32_t)t60 >> 2u)) + 127u) << 23u);
-    float t66 = as_float((127u + ((uint32_t)((int32_t)(t60 + 1u) >> 2u))) << 23u);
-    float t67 = as_float((127u + ((uint32_t)((int32_t)(t60 + 2u) >> 2u))) << 23u);
-    float t68 = as_float((127u + ((uint32_t)((int32_t)(t60 + 3u) >> 2u))) << 23u), t69 = 1.0f + t58;
-    float t70 = t57 ? 1.0f : t65, t71 = t57 ? 1.0f : t66, t72 = t57 ? 1.0f : t67, t73 = t57 ? 1.0f : t68;
-    float t74 = 1.0f / t69, t75 = t61 + t64, t76 = 1.0f + t75, t77 = logistic_transform_pea_part2(t58, t69, t74);
-    float t78 = (t75 - (t76 - 1.0f)) + FMA(POLY4(t75, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t75 * t75, (t64 + (t61 - t75)) * t76);
-    _Bool t79 = FLIP(t49) < 0.0f;
-    float t80 = t79 ? 0.0f : t18;
-    _Bool t81 = t52 < 0.0f;
-    float t82 = t81 ? 0.0f : t19;
-    _Bool t83 = 176.5f < t82, t84 = t82 < (-176.5f);
-    float t85 = t83 ? 176.5f : t82, t86 = t84 ? (-176.5f) : t85;
-    _Bool t87 = 176.5f < t80, t88 = t80 < (-176.5f);
-    float t89 = t87 ? 176.5f : t80, t90 = t88 ? (-176.5f) : t89, t91 = (t74 + t77) - 0.25f;
-    float t92 = FMA(1.442695f, t86, 12582912.0f), t93 = FMA(1.442695f, t90, 12582912.0f);
-    float t94 = POLY11(t91, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+    float t24 = t2 ? 1.0f : t23, t25 = t18 - t5, t26 = t19 - t5, t27 = 1.0f / t20, t28 = t20 - t8;
+    float t29 = SQRT(t24);  // standard deviation, scaled
+    float t30 = -t27, t31 = t27 + (t27 * FMA((t8 - (t20 - t28)) + (1.0f - t28), t30, FMA(t20, t30, 1.0f)));
+    float t32 = 1.0f / t29, t33 = t13 * t29, t34 = t2 ? 0.0f : t33, t35 = t34 * 0.6931472f, t36 = t34 * (-0.6931472f);
+    float t37 = var * t31, t38 = t32 * t16, t39 = FMA(t29, -t29, t24) * (0.5f * t32), t40 = t13 * t39;
+    float t41 = t2 ? 0.0f : t40, t42 = -t32;
+    _Bool t43 = 1.1529215e+18f < t38;
+    float t44 = t43 ? 1.1529215e+18f : t38;
+    float t45 = FMA(t32 * FMA(t39, t42, FMA(t29, t42, 1.0f)), t16, FMA(t32, t16, -t38)), t46 = t43 ? 0.0f : t45;
+    float t47 = -t44;
+    float t48 = t4 ? t47 : t44;  // mean/sigma
+    float t49 = t48 + t35, t50 = t48 + t36, t51 = t48 * t48, t52 = t49 - t35, t53 = t50 - t36, t54 = t51 * (-0.5f);
+    _Bool t55 = t54 < (-176.5f);
+    float t56 = t55 ? (-176.5f) : t54, t57 = -t46, t58 = t4 ? t57 : t46, t59 = t48 + t58;
+    float t60 = t49 + (t58 + FMA(t34, -1.9046542e-9f, FMA(t41, 0.6931472f, ((t35 - (t49 - t52)) + (t48 - t52)) +
+        FMA(t34, 0.6931472f, -t35))));
+    float t61 = t50 + (t58 + FMA(t34, 1.9046542e-9f, FMA(t41, -0.6931472f, ((t36 - (t50 - t53)) + (t48 - t53)) +
+        FMA(t34, -0.6931472f, -t36))));
+    float t62 = FMA(t56, 1.442695f, 12582912.0f);
+    _Bool t63 = t59 < 0.0f;
+    float t64 = 0.25f * ABS(t59), t65 = t62 - 12582912.0f;
+    uint32_t t66 = as_bits(t62);
+    float t67 = FMA(t65, -0.69314575f, t56), t68 = FMA(t48, t58, FMA(t48, t58, FMA(t48, t48, -t51))) * (-0.5f);
+    float t69 = t55 ? 0.0f : t68, t70 = FMA(t65, -1.4286068e-6f, t69);
+    float t71 = as_float((((uint32_t)((int32_t)t66 >> 2u)) + 127u) << 23u);
+    float t72 = as_float((127u + ((uint32_t)((int32_t)(t66 + 1u) >> 2u))) << 23u);
+    float t73 = as_float((127u + ((uint32_t)((int32_t)(t66 + 2u) >> 2u))) << 23u);
+    float t74 = as_float((127u + ((uint32_t)((int32_t)(t66 + 3u) >> 2u))) << 23u), t75 = 1.0f + t64;
+    float t76 = t63 ? 1.0f : t71, t77 = t63 ? 1.0f : t72, t78 = t63 ? 1.0f : t73, t79 = t63 ? 1.0f : t74;
+    float t80 = 1.0f / t75, t81 = t75 - t64, t82 = t67 + t70, t83 = 1.0f + t82, t84 = -t80;
+    float t85 = t80 * FMA((t64 - (t75 - t81)) + (1.0f - t81), t84, FMA(t75, t84, 1.0f));
+    float t86 = (t82 - (t83 - 1.0f)) + FMA(POLY4(t82, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t82 * t82, (t70 + (t67 - t82)) * t83);
+    float t87 = 0.25f * ABS(t60);
+    _Bool t88 = (-t60) < 0.0f;
+    float t89 = t88 ? 0.0f : t18;
+    _Bool t90 = t61 < 0.0f;
+    float t91 = ABS(t61) * 0.25f, t92 = t90 ? 0.0f : t19, t93 = 1.0f + t87, t94 = 1.0f + t91;
+    _Bool t95 = 176.5f < t92, t96 = t92 < (-176.5f);
+    float t97 = t95 ? 176.5f : t92, t98 = t96 ? (-176.5f) : t97;
+    _Bool t99 = 176.5f < t89, t100 = t89 < (-176.5f);
+    float t101 = t99 ? 176.5f : t89, t102 = t100 ? (-176.5f) : t101, t103 = 1.0f / t93, t104 = t93 - t87;
+    float t105 = 1.0f / t94, t106 = t94 - t91, t107 = (t80 + t85) - 0.25f, t108 = FMA(1.442695f, t98, 12582912.0f);
+    float t109 = FMA(1.442695f, t102, 12582912.0f);
+    float t110 = POLY11(t107, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
         0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f);
-    float t95 = t76 + t78, t96 = t45 ? 0.0f : t95, t97 = t78 - (t95 - t76), t98 = t45 ? 0.0f : t97;
-    float t99 = t92 - 12582912.0f;
-    uint32_t t100 = as_bits(t92);
-    float t101 = FMA(-0.69314575f, t99, t86);
-    float t102 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t7)) + FMA(var, -2.2778894e-10f,
-        logistic_transform_pea_part1(t5, t19, t7) + t17);
-    float t103 = t81 ? 0.0f : t102, t104 = t83 ? 0.0f : t103, t105 = t84 ? 0.0f : t104;
-    float t106 = t101 + FMA(-1.4286068e-6f, t99, t105), t107 = t93 - 12582912.0f;
-    uint32_t t108 = as_bits(t93);
-    float t109 = FMA(-0.69314575f, t107, t90);
-    float t110 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t17 +
-        logistic_transform_pea_part1(t5, t18, t6));
-    float t111 = t79 ? 0.0f : t110, t112 = t87 ? 0.0f : t111, t113 = t88 ? 0.0f : t112;
-    float t114 = FMA(-1.4286068e-6f, t107, t113), t115 = as_float((127u + ((uint32_t)((int32_t)t108 >> 2u))) << 23u);
-    float t116 = logistic_transform_pea_part3(1u, t108), t117 = logistic_transform_pea_part3(2u, t108);
-    float t118 = logistic_transform_pea_part3(3u, t108), t119 = t109 + t114, t120 = 1.0f + t119;
-    float t121 = (t119 - (t120 - 1.0f)) + FMA(POLY4(t119, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t119 * t119, (t114 + (t109 - t119)) * t120);
-    float t122 = t91 * t94, t123 = 0.13207589f + t122, t124 = t120 + t121, t125 = t88 ? 0.0f : t124;
-    float t126 = t118 * (t117 * (t116 * (t125 * t115))), t127 = t123 - t122;
-    float t128 = t74 * t123;  // Mills ratio/sqrt(2 pi)
-    float t129 = t96 * t128;
-    float t130 = FMA(t96, FMA(t74, (-6.588696e-9f) + (((t122 - (t123 - t127)) + (0.13207589f - t127)) + FMA(t91, t94,
-        -t122)), FMA(t77, t123, FMA(t74, t123, -t128))), FMA(t98, t128, FMA(t96, t128, -t129)));
-    float t131 = t129 + t130, t132 = t96 * t50, t133 = t68 * (t67 * (t66 * (t65 * t131)));
-    float t134 = t68 * (t67 * (t66 * (t65 * ((t96 + t98) * (t53 + t54)))));
-    float t135 = logistic_transform_pea_part3(3u, t100), t136 = logistic_transform_pea_part3(2u, t100);
-    float t137 = logistic_transform_pea_part3(1u, t100);
-    float t138 = 1.0f + FMA(POLY4(t106, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t106 *
-        t106, t106);
-    float t139 = t84 ? 0.0f : t138;
-    float t140 = (t135 * (t136 * (t137 * (t139 * as_float((127u + ((uint32_t)((int32_t)t100 >> 2u))) << 23u))))) -
-        t134;
-    float t141 = t81 ? t134 : t140;
-    float t142 = t68 * (t67 * (t66 * (t65 * (t132 + FMA(t96, t51, FMA(t98, t50, FMA(t96, t50, -t132)))))));
-    float t143 = 1.0f - t133, t144 = t57 ? t143 : t129, t145 = t73 * (t72 * (t71 * (t144 * t70)));
-    float t146 = (-t133) - (t143 - 1.0f), t147 = t126 - t142, t148 = t121 - (t124 - t120), t149 = t88 ? 0.0f : t148;
-    float t150 = t147 + ((t118 * (t117 * (t116 * (t149 * t115)))) + ((-t142) - (t147 - t126)));
-    float t151 = t79 ? t142 : t150, t152 = FMA(-0.5f, t151, 0.5f * t141), t153 = 0.3465736f * t141;
-    float t154 = t57 ? t68 : 1.0f, t155 = t57 ? t67 : 1.0f, t156 = t57 ? t66 : 1.0f, t157 = t143 + t146;
-    float t158 = t57 ? t131 : t157, t159 = t57 ? t65 : 1.0f;
-    float t160 = FMA(t154, t155 * (t156 * (t158 * t159)), FMA(0.5f, t151, (-0.5f) * t141));
-    float t161 = FMA(t151, 0.12011325f, t141 * (-0.12011325f)), t162 = 0.3465736f * t151, t163 = t152 + t145;
-    float t164 = t153 + t162, t165 = t57 ? t146 : t130;
-    float t166 = FMA(t73, t72 * (t71 * (t165 * t70)), logistic_transform_pea_part1(t145, t163, t152));
-    float t167 = FMA(-9.523271e-10f, t151, logistic_transform_pea_part1(t162, t164, t153) + FMA(0.3465736f, t151,
-        -t162));
-    float t168 = t163 * (-2.0f), t169 = t163 + t166, t170 = t160 * t168, t171 = t164 * t170;
-    float t172 = FMA(t160, t166 * (-2.0f), FMA(t160, t168, -t170)), t173 = t160 - t169;
-    float t174 = FMA(t31, t173 * (t161 * (t170 + t172)), t27 * (t27 * (t160 * (t160 * (t169 * t169)))));
-    float t175 = t9 ? t174 : t22, t176 = t9 ? t161 : t22, t177 = FMA(t175, grad_var, t176 * grad_mean);
-    float t178 = t173 * t171;
-    float t179 = t31 * (t178 + FMA(t173, FMA(t164, t172, FMA(t167, t170, FMA(t164, t170, -t171))), FMA(t173, t171,
-        -t178)));
-    float t180 = t9 ? t179 : t22, t181 = t164 + t167, t182 = t9 ? t181 : t22;
-    float t183 = FMA(t180, grad_var, t182 * grad_mean);
-    *out_grad_mean = t183;
-    *out_grad_var = t177;
+    float t111 = t83 + t86, t112 = t55 ? 0.0f : t111, t113 = t86 - (t111 - t83), t114 = t55 ? 0.0f : t113;
+    float t115 = t108 - 12582912.0f;
+    uint32_t t116 = as_bits(t108);
+    float t117 = FMA(-0.69314575f, t115, t98);
+    float t118 = FMA(mean, 1.9046542e-9f, FMA(mean, -0.6931472f, -t7)) + FMA(var, -2.2778894e-10f, ((t5 - (t19 - t26))
+        + (t7 - t26)) + t17);
+    float t119 = t90 ? 0.0f : t118, t120 = t95 ? 0.0f : t119, t121 = t96 ? 0.0f : t120;
+    float t122 = t117 + FMA(-1.4286068e-6f, t115, t121), t123 = t109 - 12582912.0f;
+    uint32_t t124 = as_bits(t109);
+    float t125 = FMA(-0.69314575f, t123, t102);
+    float t126 = FMA(mean, -1.9046542e-9f, FMA(mean, 0.6931472f, -t6)) + FMA(var, -2.2778894e-10f, t17 + ((t5 - (t18 -
+        t25)) + (t6 - t25)));
+    float t127 = t88 ? 0.0f : t126, t128 = t99 ? 0.0f : t127, t129 = t100 ? 0.0f : t128;
+    float t130 = FMA(-1.4286068e-6f, t123, t129), t131 = as_float((127u + ((uint32_t)((int32_t)t124 >> 2u))) << 23u);
+    float t132 = as_float((127u + ((uint32_t)((int32_t)(1u + t124) >> 2u))) << 23u);
+    float t133 = as_float((127u + ((uint32_t)((int32_t)(2u + t124) >> 2u))) << 23u);
+    float t134 = as_float((127u + ((uint32_t)((int32_t)(3u + t124) >> 2u))) << 23u), t135 = -t103;
+    float t136 = t103 * FMA((t87 - (t93 - t104)) + (1.0f - t104), t135, FMA(t93, t135, 1.0f)), t137 = -t105;
+    float t138 = t105 * FMA((t91 - (t94 - t106)) + (1.0f - t106), t137, FMA(t94, t137, 1.0f)), t139 = t125 + t130;
+    float t140 = 1.0f + t139;
+    float t141 = (t139 - (t140 - 1.0f)) + FMA(POLY4(t139, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t139 * t139, (t130 + (t125 - t139)) * t140);
+    float t142 = (t103 + t136) - 0.25f;
+    float t143 = POLY12(t142, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t144 = (t105 + t138) - 0.25f;
+    float t145 = POLY12(t144, -0.00152444f, -0.0064508854f, 0.024710128f, -0.006645453f, -0.026722537f, -0.020374626f,
+        0.018486474f, 0.08069025f, 0.14153208f, 0.17952348f, 0.18632886f, 0.16664109f, 0.13207589f);
+    float t146 = t107 * t110, t147 = 0.13207589f + t146, t148 = t140 + t141, t149 = t100 ? 0.0f : t148;
+    float t150 = t134 * (t133 * (t132 * (t149 * t131))), t151 = t147 - t146;
+    float t152 = t80 * t147;  // Mills ratio/sqrt(2 pi)
+    float t153 = t112 * t152;
+    float t154 = FMA(t112, FMA(t80, (-6.588696e-9f) + (((t146 - (t147 - t151)) + (0.13207589f - t151)) + FMA(t107,
+        t110, -t146)), FMA(t85, t147, FMA(t80, t147, -t152))), FMA(t114, t152, FMA(t112, t152, -t153)));
+    float t155 = t103 * t143;  // Mills ratio/sqrt(2 pi)
+    float t156 = t153 + t154;
+    float t157 = t105 * t145;  // Mills ratio/sqrt(2 pi)
+    float t158 = t112 * t155, t159 = t74 * (t73 * (t72 * (t71 * t156)));
+    float t160 = t74 * (t73 * (t72 * (t71 * ((t112 + t114) * (t157 + FMA(t138, t145, FMA(t105, t145, -t157)))))));
+    float t161 = as_float((127u + ((uint32_t)((int32_t)(3u + t116) >> 2u))) << 23u);
+    float t162 = as_float((127u + ((uint32_t)((int32_t)(2u + t116) >> 2u))) << 23u);
+    float t163 = as_float((127u + ((uint32_t)((int32_t)(1u + t116) >> 2u))) << 23u);
+    float t164 = 1.0f + FMA(POLY4(t122, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t122 *
+        t122, t122);
+    float t165 = t96 ? 0.0f : t164;
+    float t166 = (t161 * (t162 * (t163 * (t165 * as_float((127u + ((uint32_t)((int32_t)t116 >> 2u))) << 23u))))) -
+        t160;
+    float t167 = t90 ? t160 : t166;
+    float t168 = t74 * (t73 * (t72 * (t71 * (t158 + FMA(t112, FMA(t136, t143, FMA(t103, t143, -t155)), FMA(t114, t155,
+        FMA(t112, t155, -t158)))))));
+    float t169 = 1.0f - t159, t170 = t63 ? t169 : t153, t171 = t79 * (t78 * (t77 * (t170 * t76)));
+    float t172 = (-t159) - (t169 - 1.0f), t173 = t150 - t168, t174 = t141 - (t148 - t140), t175 = t100 ? 0.0f : t174;
+    float t176 = t173 + ((t134 * (t133 * (t132 * (t175 * t131)))) + ((-t168) - (t173 - t150)));
+    float t177 = t88 ? t168 : t176, t178 = FMA(-0.5f, t177, 0.5f * t167), t179 = 0.3465736f * t167;
+    float t180 = t63 ? t74 : 1.0f, t181 = t63 ? t73 : 1.0f, t182 = t63 ? t72 : 1.0f, t183 = t169 + t172;
+    float t184 = t63 ? t156 : t183, t185 = t63 ? t71 : 1.0f;
+    float t186 = FMA(t180, t181 * (t182 * (t184 * t185)), FMA(0.5f, t177, (-0.5f) * t167));
+    float t187 = FMA(t177, 0.12011325f, t167 * (-0.12011325f)), t188 = 0.3465736f * t177, t189 = t178 + t171;
+    float t190 = t179 + t188, t191 = t189 - t171, t192 = t63 ? t172 : t154;
+    float t193 = FMA(t79, t78 * (t77 * (t192 * t76)), (t171 - (t189 - t191)) + (t178 - t191)), t194 = t190 - t188;
+    float t195 = FMA(-9.523271e-10f, t177, ((t188 - (t190 - t194)) + (t179 - t194)) + FMA(0.3465736f, t177, -t188));
+    float t196 = t189 * (-2.0f), t197 = t189 + t193, t198 = t186 * t196, t199 = t190 * t198;
+    float t200 = FMA(t186, t193 * (-2.0f), FMA(t186, t196, -t198)), t201 = t186 - t197;
+    float t202 = FMA(t37, t201 * (t187 * (t198 + t200)), t31 * (t31 * (t186 * (t186 * (t197 * t197)))));
+    float t203 = t9 ? t202 : t22, t204 = t9 ? t187 : t22, t205 = FMA(t203, grad_var, t204 * grad_mean);
+    float t206 = t201 * t199;
+    float t207 = t37 * (t206 + FMA(t201, FMA(t190, t200, FMA(t195, t198, FMA(t190, t198, -t199))), FMA(t201, t199,
+        -t206)));
+    float t208 = t9 ? t207 : t22, t209 = t190 + t195, t210 = t9 ? t209 : t22;
+    float t211 = FMA(t208, grad_var, t210 * grad_mean);
+    *out_grad_mean = t211;
+    *out_grad_var = t205;
 }
 
 void logistic_transform_pea_backward(

@@ -4,21 +4,6 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double maximum_exact_float64_part0(double p0)
-{
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
-    double t1 = t0 - 0.25;
-    // J_2/sqrt(2 pi)
-    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
-        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
-        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
-        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
-        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
-        0.05081731929104635, 0.01419012412529281)));
-    double t3 = t2 * 2.0;
-    return t3;
-}
-
 INLINE void maximum_exact_float64_forward_element(
     double mean1, double var1, double mean2, double var2, out_ptr out_mean, out_ptr out_var)
 {
@@ -30,15 +15,24 @@ INLINE void maximum_exact_float64_forward_element(
     double t7 = SQRT(t6);  // theta, scaled; NaN for a negative variance or an impossible covariance
     double t8 = 1.0 / t7, t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2, t10 = t8 * t9;
     double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
-    double t12 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
-    double t13 = maximum_exact_float64_part0(t11);
-    double t14 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t13, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
-    double t15 = t12 * t14;  // g = E (Z - t)_+
-    double t16 = t1 ? mean2 : mean1, t17 = t3 ? 0.0 : t7, t18 = t16 + (t17 * t15), t19 = t1 ? var2 : var1;
-    double t20 = 1.0 - (t12 * FMA(t14, FMA(t11, 2.0, t15), t13)), t21 = t1 ? var1 : var2;
-    double t22 = FMA(t19, t20, t21 * (t12 * FMA(t14, -t15, t13)));
-    *out_mean = t18;
-    *out_var = t22;
+    double t12 = 1.0 / FMA(t11, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t13 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    double t14 = t12 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t15 = t12 * (t12 * (t12 * POLY24(t14, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t16 = t15 * 2.0;
+    double t17 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t16, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t18 = t13 * t17;  // g = E (Z - t)_+
+    double t19 = t1 ? mean2 : mean1, t20 = t3 ? 0.0 : t7, t21 = t19 + (t20 * t18), t22 = t1 ? var2 : var1;
+    double t23 = 1.0 - (t13 * FMA(t17, FMA(t11, 2.0, t18), t16)), t24 = t1 ? var1 : var2;
+    double t25 = FMA(t22, t23, t24 * (t13 * FMA(t17, -t18, t16)));
+    *out_mean = t21;
+    *out_var = t25;
 }
 
 INLINE void maximum_exact_float64_backward_element(
@@ -53,24 +47,33 @@ INLINE void maximum_exact_float64_backward_element(
     double t7 = SQRT(t6);  // theta, scaled; NaN for a negative variance or an impossible covariance
     double t8 = 1.0 / t7, t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2, t10 = t8 * t9;
     double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
-    double t12 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
-    double t13 = maximum_exact_float64_part0(t11);
-    double t14 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t13, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
-    double t15 = t3 ? 0.0 : t8, t16 = t15 * (t12 * 0.19947114020071635);
-    double t17 = FMA(t11, t14, t13);  // Mills ratio/sqrt(2 pi)
-    double t18 = t12 * t14;  // g = E (Z - t)_+
-    double t19 = t12 * t17, t20 = 1.0 - t19, t21 = t11 + t18, t22 = t1 ? var2 : var1;
-    double t23 = t17 * (t21 * (t8 * (t8 * t22))), t24 = t1 ? var1 : var2;
-    double t25 = t23 - (t20 * (t14 * (t8 * (t8 * t24)))), t26 = t11 * t25, t27 = t3 ? 0.0 : t7;
-    double t28 = t27 * ((t12 * 2.0) * t25), t29 = t12 * (FMA(t14, -t18, t13) - t26);
-    double t30 = 1.0 - (t12 * (t26 + FMA(t14, FMA(t11, 2.0, t18), t13))), t31 = -t28, t32 = t1 ? t19 : t20;
-    double t33 = t1 ? t31 : t28, t34 = FMA(t32, grad_mean, t33 * grad_var), t35 = t1 ? t20 : t19, t36 = t1 ? t28 : t31;
-    double t37 = FMA(t35, grad_mean, t36 * grad_var), t38 = t1 ? t29 : t30, t39 = FMA(t16, grad_mean, t38 * grad_var);
-    double t40 = t1 ? t30 : t29, t41 = FMA(t16, grad_mean, t40 * grad_var);
-    *out_grad_mean1 = t34;
-    *out_grad_var1 = t39;
-    *out_grad_mean2 = t37;
-    *out_grad_var2 = t41;
+    double t12 = 1.0 / FMA(t11, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t13 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    double t14 = t12 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t15 = t12 * (t12 * (t12 * POLY24(t14, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t16 = t15 * 2.0;
+    double t17 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t16, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t18 = t3 ? 0.0 : t8, t19 = t18 * (t13 * 0.19947114020071635);
+    double t20 = FMA(t11, t17, t16);  // Mills ratio/sqrt(2 pi)
+    double t21 = t13 * t17;  // g = E (Z - t)_+
+    double t22 = t13 * t20, t23 = 1.0 - t22, t24 = t11 + t21, t25 = t1 ? var2 : var1;
+    double t26 = t20 * (t24 * (t8 * (t8 * t25))), t27 = t1 ? var1 : var2;
+    double t28 = t26 - (t23 * (t17 * (t8 * (t8 * t27)))), t29 = t11 * t28, t30 = t3 ? 0.0 : t7;
+    double t31 = t30 * ((t13 * 2.0) * t28), t32 = t13 * (FMA(t17, -t21, t16) - t29);
+    double t33 = 1.0 - (t13 * (t29 + FMA(t17, FMA(t11, 2.0, t21), t16))), t34 = -t31, t35 = t1 ? t22 : t23;
+    double t36 = t1 ? t34 : t31, t37 = FMA(t35, grad_mean, t36 * grad_var), t38 = t1 ? t23 : t22, t39 = t1 ? t31 : t34;
+    double t40 = FMA(t38, grad_mean, t39 * grad_var), t41 = t1 ? t32 : t33, t42 = FMA(t19, grad_mean, t41 * grad_var);
+    double t43 = t1 ? t33 : t32, t44 = FMA(t19, grad_mean, t43 * grad_var);
+    *out_grad_mean1 = t37;
+    *out_grad_var1 = t42;
+    *out_grad_mean2 = t40;
+    *out_grad_var2 = t44;
 }
 
 void maximum_exact_float64_forward(

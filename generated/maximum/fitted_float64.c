@@ -4,21 +4,6 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double maximum_fitted_float64_part0(double p0)
-{
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
-    double t1 = t0 - 0.25;
-    // J_2/sqrt(2 pi)
-    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
-        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
-        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
-        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
-        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
-        0.05081731929104635, 0.01419012412529281)));
-    double t3 = t2 * 2.0;
-    return t3;
-}
-
 INLINE void maximum_fitted_float64_forward_element(
     double mean1, double var1, double mean2, double var2, out_ptr out_mean, out_ptr out_var)
 {
@@ -31,15 +16,23 @@ INLINE void maximum_fitted_float64_forward_element(
     double t8 = 1.0 / t7, t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2, t10 = t8 * t9;
     double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
     double t12 = (259.23064062 < t10) ? 259.23064062 : t10, t13 = exp64(t12 * (-2.700298075589426));
-    double t14 = t1 ? mean2 : mean1, t15 = t3 ? 0.0 : t7;
-    double t16 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
-    // J_1/sqrt(2 pi)
-    double t17 = (1.0 / FMA(t11, t11, 1.0)) * FMA(maximum_fitted_float64_part0(t11), -t11, 0.3989422804014327);
-    double t18 = t16 * t17;  // g = E (Z - t)_+
-    double t19 = t14 + (t15 * t18), t20 = 1.0 / (1.0 + t13), t21 = t1 ? var2 : var1, t22 = t1 ? var1 : var2;
-    double t23 = FMA(t21, t20, t22 * (t13 * t20));
-    *out_mean = t19;
-    *out_var = t23;
+    double t14 = 1.0 / FMA(t11, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t15 = t1 ? mean2 : mean1, t16 = t3 ? 0.0 : t7;
+    double t17 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    double t18 = 1.0 / FMA(t11, t11, 1.0), t19 = t14 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t20 = t14 * (t14 * (t14 * POLY24(t19, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t21 = t18 * FMA(t20 * 2.0, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t22 = t17 * t21;  // g = E (Z - t)_+
+    double t23 = t15 + (t16 * t22), t24 = 1.0 / (1.0 + t13), t25 = t1 ? var2 : var1, t26 = t1 ? var1 : var2;
+    double t27 = FMA(t25, t24, t26 * (t13 * t24));
+    *out_mean = t23;
+    *out_var = t27;
 }
 
 INLINE void maximum_fitted_float64_backward_element(
@@ -54,22 +47,32 @@ INLINE void maximum_fitted_float64_backward_element(
     double t7 = SQRT(t6);  // theta, scaled; NaN for a negative variance or an impossible covariance
     double t8 = 1.0 / t7, t9 = (t3 & (0.0 < t2)) ? 0x1p100 : t2, t10 = t8 * t9;
     double t11 = (38.5 < t10) ? 38.5 : t10;  // t = min(|mean1 - mean2|/theta, reach)
-    double t12 = (259.23064062 < t10) ? 259.23064062 : t10, t13 = exp64(t12 * (-2.700298075589426));
-    double t14 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
-    double t15 = maximum_fitted_float64_part0(t11);
-    double t16 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t15, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
-    double t17 = FMA(t11, t16, t15);  // Mills ratio/sqrt(2 pi)
-    double t18 = t14 * t17, t19 = t3 ? 0.0 : t8, t20 = t19 * (t14 * 0.19947114020071635), t21 = 1.0 / (1.0 + t13);
-    double t22 = t13 * t21, t23 = (t21 * t22) * 2.700298075589426, t24 = t1 ? var2 : var1, t25 = t8 * (t8 * t24);
-    double t26 = t1 ? var1 : var2, t27 = t23 * (t25 - (t8 * (t8 * t26))), t28 = t27 * (0.5 * t12), t29 = t3 ? 0.0 : t7;
-    double t30 = t29 * t27, t31 = t21 - t28, t32 = t22 - t28, t33 = -t30, t34 = t1 ? t32 : t31;
-    double t35 = FMA(t20, grad_mean, t34 * grad_var), t36 = t1 ? t31 : t32, t37 = FMA(t20, grad_mean, t36 * grad_var);
-    double t38 = 1.0 - t18, t39 = t1 ? t18 : t38, t40 = t1 ? t33 : t30, t41 = FMA(t39, grad_mean, t40 * grad_var);
-    double t42 = t1 ? t38 : t18, t43 = t1 ? t30 : t33, t44 = FMA(t42, grad_mean, t43 * grad_var);
-    *out_grad_mean1 = t41;
-    *out_grad_var1 = t35;
-    *out_grad_mean2 = t44;
-    *out_grad_var2 = t37;
+    double t12 = (259.23064062 < t10) ? 259.23064062 : t10;
+    double t13 = 1.0 / FMA(t11, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t14 = exp64(t12 * (-2.700298075589426));
+    double t15 = exp64((t11 * t11) * (-0.5));  // exp(-t^2/2), mantissa
+    double t16 = t13 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t17 = t13 * (t13 * (t13 * POLY24(t16, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t18 = t17 * 2.0;
+    double t19 = (1.0 / FMA(t11, t11, 1.0)) * FMA(t18, -t11, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t20 = FMA(t11, t19, t18);  // Mills ratio/sqrt(2 pi)
+    double t21 = t15 * t20, t22 = t3 ? 0.0 : t8, t23 = t22 * (t15 * 0.19947114020071635), t24 = 1.0 / (1.0 + t14);
+    double t25 = t14 * t24, t26 = (t24 * t25) * 2.700298075589426, t27 = t1 ? var2 : var1, t28 = t8 * (t8 * t27);
+    double t29 = t1 ? var1 : var2, t30 = t26 * (t28 - (t8 * (t8 * t29))), t31 = t30 * (0.5 * t12), t32 = t3 ? 0.0 : t7;
+    double t33 = t32 * t30, t34 = t24 - t31, t35 = t25 - t31, t36 = -t33, t37 = t1 ? t35 : t34;
+    double t38 = FMA(t23, grad_mean, t37 * grad_var), t39 = t1 ? t34 : t35, t40 = FMA(t23, grad_mean, t39 * grad_var);
+    double t41 = 1.0 - t21, t42 = t1 ? t21 : t41, t43 = t1 ? t36 : t33, t44 = FMA(t42, grad_mean, t43 * grad_var);
+    double t45 = t1 ? t41 : t21, t46 = t1 ? t33 : t36, t47 = FMA(t45, grad_mean, t46 * grad_var);
+    *out_grad_mean1 = t44;
+    *out_grad_var1 = t38;
+    *out_grad_mean2 = t47;
+    *out_grad_var2 = t40;
 }
 
 void maximum_fitted_float64_forward(

@@ -4,21 +4,6 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double maximum_correlated_exact_float64_part0(double p0)
-{
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
-    double t1 = t0 - 0.25;
-    // J_2/sqrt(2 pi)
-    double t2 = t0 * (t0 * (t0 * POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
-        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
-        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
-        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
-        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
-        0.05081731929104635, 0.01419012412529281)));
-    double t3 = 2.0 * t2;
-    return t3;
-}
-
 INLINE void maximum_correlated_exact_float64_forward_element(
     double mean1, double var1, double mean2, double var2, double cov, out_ptr out_mean, out_ptr out_var)
 {
@@ -32,15 +17,24 @@ INLINE void maximum_correlated_exact_float64_forward_element(
     double t11 = SQRT(t10);  // theta, scaled; NaN for a negative variance or an impossible covariance
     double t12 = 1.0 / t11, t13 = (t7 & (0.0 < t5)) ? 0x1p100 : t5, t14 = t12 * t13;
     double t15 = (38.5 < t14) ? 38.5 : t14;  // t = min(|mean1 - mean2|/theta, reach)
-    double t16 = exp64((t15 * t15) * (-0.5));  // exp(-t^2/2), mantissa
-    double t17 = maximum_correlated_exact_float64_part0(t15);
-    double t18 = (1.0 / FMA(t15, t15, 1.0)) * FMA(t17, -t15, 0.3989422804014327);  // J_1/sqrt(2 pi)
-    double t19 = t16 * t18;  // g = E (Z - t)_+
-    double t20 = t4 ? mean2 : mean1, t21 = t7 ? 0.0 : t11, t22 = t20 + (t21 * t19), t23 = t4 ? var2 : var1;
-    double t24 = 1.0 - (t16 * FMA(t18, FMA(2.0, t15, t19), t17)), t25 = t4 ? var1 : var2;
-    double t26 = FMA(t23, t24, t25 * (t16 * FMA(t18, -t19, t17))) + (cov * (t16 * (2.0 * (t18 * (t15 + t19)))));
-    *out_mean = t22;
-    *out_var = t26;
+    double t16 = 1.0 / FMA(t15, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t17 = exp64((t15 * t15) * (-0.5));  // exp(-t^2/2), mantissa
+    double t18 = t16 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t19 = t16 * (t16 * (t16 * POLY24(t18, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t20 = 2.0 * t19;
+    double t21 = (1.0 / FMA(t15, t15, 1.0)) * FMA(t20, -t15, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t22 = t17 * t21;  // g = E (Z - t)_+
+    double t23 = t4 ? mean2 : mean1, t24 = t7 ? 0.0 : t11, t25 = t23 + (t24 * t22), t26 = t4 ? var2 : var1;
+    double t27 = 1.0 - (t17 * FMA(t21, FMA(2.0, t15, t22), t20)), t28 = t4 ? var1 : var2;
+    double t29 = FMA(t26, t27, t28 * (t17 * FMA(t21, -t22, t20))) + (cov * (t17 * (2.0 * (t21 * (t15 + t22)))));
+    *out_mean = t25;
+    *out_var = t29;
 }
 
 INLINE void maximum_correlated_exact_float64_backward_element(
@@ -57,26 +51,35 @@ INLINE void maximum_correlated_exact_float64_backward_element(
     double t13 = SQRT(t12);  // theta, scaled; NaN for a negative variance or an impossible covariance
     double t14 = 1.0 / t13, t15 = (t9 & (0.0 < t5)) ? 0x1p100 : t5, t16 = t14 * t15, t17 = t9 ? 0.0 : t14;
     double t18 = (38.5 < t16) ? 38.5 : t16;  // t = min(|mean1 - mean2|/theta, reach)
-    double t19 = exp64((t18 * t18) * (-0.5));  // exp(-t^2/2), mantissa
-    double t20 = maximum_correlated_exact_float64_part0(t18);
-    double t21 = (1.0 / FMA(t18, t18, 1.0)) * FMA(t20, -t18, 0.3989422804014327);  // J_1/sqrt(2 pi)
-    double t22 = t17 * (t19 * 0.19947114020071635);
-    double t23 = FMA(t18, t21, t20);  // Mills ratio/sqrt(2 pi)
-    double t24 = t19 * t21;  // g = E (Z - t)_+
-    double t25 = t19 * t23, t26 = t18 + t24, t27 = 1.0 - t25, t28 = t4 ? t7 : t6;
-    double t29 = t23 * (t26 * (t14 * (t14 * t28))), t30 = t4 ? t6 : t7;
-    double t31 = t29 - (t27 * (t21 * (t14 * (t14 * t30)))), t32 = t18 * t31, t33 = t9 ? 0.0 : t13;
-    double t34 = t33 * ((2.0 * t19) * t31), t35 = t19 * (FMA(t21, -t24, t20) - t32);
-    double t36 = 1.0 - (t19 * (t32 + FMA(t21, FMA(2.0, t18, t24), t20)));
-    double t37 = FMA(t17 * (t19 * (-0.3989422804014327)), grad_mean, (t19 * (2.0 * FMA(t21, t26, t32))) * grad_var);
-    double t38 = -t34, t39 = t4 ? t25 : t27, t40 = t4 ? t38 : t34, t41 = FMA(t39, grad_mean, t40 * grad_var);
-    double t42 = t4 ? t27 : t25, t43 = t4 ? t34 : t38, t44 = FMA(t42, grad_mean, t43 * grad_var), t45 = t4 ? t35 : t36;
-    double t46 = FMA(t22, grad_mean, t45 * grad_var), t47 = t4 ? t36 : t35, t48 = FMA(t22, grad_mean, t47 * grad_var);
-    *out_grad_mean1 = t41;
-    *out_grad_var1 = t46;
-    *out_grad_mean2 = t44;
-    *out_grad_var2 = t48;
-    *out_grad_cov = t37;
+    double t19 = 1.0 / FMA(t18, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t20 = exp64((t18 * t18) * (-0.5));  // exp(-t^2/2), mantissa
+    double t21 = t19 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t22 = t19 * (t19 * (t19 * POLY24(t21, -0.013812895908158688, 0.117708392008567, -0.44341275949169345,
+        0.9565840641090428, -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763,
+        -0.005422298439851281, 0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719,
+        0.04106031909295141, 0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153,
+        0.011283865112341534, 0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405,
+        0.05081731929104635, 0.01419012412529281)));
+    double t23 = 2.0 * t22;
+    double t24 = (1.0 / FMA(t18, t18, 1.0)) * FMA(t23, -t18, 0.3989422804014327);  // J_1/sqrt(2 pi)
+    double t25 = t17 * (t20 * 0.19947114020071635);
+    double t26 = FMA(t18, t24, t23);  // Mills ratio/sqrt(2 pi)
+    double t27 = t20 * t24;  // g = E (Z - t)_+
+    double t28 = t20 * t26, t29 = t18 + t27, t30 = 1.0 - t28, t31 = t4 ? t7 : t6;
+    double t32 = t26 * (t29 * (t14 * (t14 * t31))), t33 = t4 ? t6 : t7;
+    double t34 = t32 - (t30 * (t24 * (t14 * (t14 * t33)))), t35 = t18 * t34, t36 = t9 ? 0.0 : t13;
+    double t37 = t36 * ((2.0 * t20) * t34), t38 = t20 * (FMA(t24, -t27, t23) - t35);
+    double t39 = 1.0 - (t20 * (t35 + FMA(t24, FMA(2.0, t18, t27), t23)));
+    double t40 = FMA(t17 * (t20 * (-0.3989422804014327)), grad_mean, (t20 * (2.0 * FMA(t24, t29, t35))) * grad_var);
+    double t41 = -t37, t42 = t4 ? t28 : t30, t43 = t4 ? t41 : t37, t44 = FMA(t42, grad_mean, t43 * grad_var);
+    double t45 = t4 ? t30 : t28, t46 = t4 ? t37 : t41, t47 = FMA(t45, grad_mean, t46 * grad_var), t48 = t4 ? t38 : t39;
+    double t49 = FMA(t25, grad_mean, t48 * grad_var), t50 = t4 ? t39 : t38, t51 = FMA(t25, grad_mean, t50 * grad_var);
+    *out_grad_mean1 = t44;
+    *out_grad_var1 = t49;
+    *out_grad_mean2 = t47;
+    *out_grad_var2 = t51;
+    *out_grad_cov = t40;
 }
 
 void maximum_correlated_exact_float64_forward(

@@ -4,19 +4,6 @@
 
 #include "momentgen/native/float64.h"
 
-INLINE double relu_exact_float64_part0(double p0)
-{
-    double t0 = 1.0 / FMA(p0, 0.25, 1.0);  // u = 1/(1 + t/4)
-    double t1 = t0 - 0.25;
-    double t2 = POLY24(t1, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
-        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
-        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
-        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
-        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
-        0.01419012412529281) * (t0 * (t0 * t0));
-    return t2;
-}
-
 INLINE void relu_exact_float64_forward_element(double mean, double var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = var == 0.0;
@@ -26,14 +13,22 @@ INLINE void relu_exact_float64_forward_element(double mean, double var, out_ptr 
     double t4 = SQRT(t3);  // standard deviation, scaled
     double t5 = t1 * 0x1p126, t6 = t0 ? t5 : t1, t7 = t6 / t4, t8 = t2 ? 0.0 : 1.0;
     double t9 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
-    double t10 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
-    double t11 = relu_exact_float64_part0(t9);  // J_2/sqrt(2 pi)
-    double t12 = FMA(t11, -(t9 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
-    double t13 = t10 * (-(t12 * t12)), t14 = t0 ? 0.0 : t4, t15 = FMA(t1, t8, t14 * (t10 * t12));
-    double t16 = FMA(2.0, t11, t13), t17 = FMA(t11, -2.0, FMA(t12, t9 * (-2.0), t13)), t18 = t2 ? t16 : t17;
-    double t19 = FMA(var, t8, var * (t10 * t18));
-    *out_mean = t15;
-    *out_var = t19;
+    double t10 = 1.0 / FMA(t9, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t11 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t12 = t10 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t13 = POLY24(t12, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t10 * (t10 * t10));
+    double t14 = FMA(t13, -(t9 * 2.0), 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
+    double t15 = t11 * (-(t14 * t14)), t16 = t0 ? 0.0 : t4, t17 = FMA(t1, t8, t16 * (t11 * t14));
+    double t18 = FMA(2.0, t13, t15), t19 = FMA(t13, -2.0, FMA(t14, t9 * (-2.0), t15)), t20 = t2 ? t18 : t19;
+    double t21 = FMA(var, t8, var * (t11 * t20));
+    *out_mean = t17;
+    *out_var = t21;
 }
 
 INLINE void relu_exact_float64_backward_element(
@@ -46,19 +41,26 @@ INLINE void relu_exact_float64_backward_element(
     double t4 = SQRT(t3);  // standard deviation, scaled
     double t5 = t1 * 0x1p126, t6 = t0 ? t5 : t1, t7 = t6 / t4, t8 = t2 ? 0.0 : 1.0;
     double t9 = (38.5 < t7) ? 38.5 : t7;  // t = min(|mean|/sigma, reach)
-    double t10 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
-    double t11 = t9 * 2.0;
-    double t12 = relu_exact_float64_part0(t9);  // J_2/sqrt(2 pi)
-    double t13 = FMA(t12, -t11, 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
-    double t14 = FMA(t9, t13, 2.0 * t12);  // Mills ratio/sqrt(2 pi)
-    double t15 = t14 * (2.0 * t13), t16 = t10 * (-(0.3989422804014327 * t13)), t17 = 1.0 / t4, t18 = t0 ? 0.0 : t17;
-    double t19 = t18 * (t10 * 0.19947114020071635), t20 = t14 + t16, t21 = FMA(0.3989422804014327, -t9, t16) - t14;
-    double t22 = t2 ? t20 : t21, t23 = FMA(t19, grad_mean, (t8 + (t10 * t22)) * grad_var), t24 = -t14;
-    double t25 = t2 ? t14 : t24, t26 = (t10 * t25) + t8, t27 = t0 ? 0.0 : t4, t28 = FMA(2.0, t13, t10 * (-t15));
-    double t29 = FMA(t11, t14, t10 * t15), t30 = t2 ? t28 : t29;
-    double t31 = FMA(t26, grad_mean, (t27 * (t10 * t30)) * grad_var);
-    *out_grad_mean = t31;
-    *out_grad_var = t23;
+    double t10 = 1.0 / FMA(t9, 0.25, 1.0);  // u = 1/(1 + t/4)
+    double t11 = exp64(t9 * (t9 * (-0.5)));  // exp(-t^2/2), mantissa
+    double t12 = t9 * 2.0, t13 = t10 - 0.25;
+    // J_2/sqrt(2 pi)
+    double t14 = POLY24(t13, -0.013812895908158688, 0.117708392008567, -0.44341275949169345, 0.9565840641090428,
+        -1.2607176359363146, 0.9637350797487144, -0.2996404020545833, -0.07568519905802763, -0.005422298439851281,
+        0.09046357090781296, 0.033278462006265934, -0.0708293621196939, -0.05426759473536719, 0.04106031909295141,
+        0.07432415816459853, 0x1.6bfd74f9811ccp-8, -0.07625240647903238, -0.07593942539478153, 0.011283865112341534,
+        0.11633012554510842, 0.17160330216452158, 0.15958374408371764, 0.10685102400308405, 0.05081731929104635,
+        0.01419012412529281) * (t10 * (t10 * t10));
+    double t15 = FMA(t14, -t12, 0.3989422804014327) * (1.0 / (1.0 + (t9 * t9)));  // J_1/sqrt(2 pi)
+    double t16 = FMA(t9, t15, 2.0 * t14);  // Mills ratio/sqrt(2 pi)
+    double t17 = t16 * (2.0 * t15), t18 = t11 * (-(0.3989422804014327 * t15)), t19 = 1.0 / t4, t20 = t0 ? 0.0 : t19;
+    double t21 = t20 * (t11 * 0.19947114020071635), t22 = t16 + t18, t23 = FMA(0.3989422804014327, -t9, t18) - t16;
+    double t24 = t2 ? t22 : t23, t25 = FMA(t21, grad_mean, (t8 + (t11 * t24)) * grad_var), t26 = -t16;
+    double t27 = t2 ? t16 : t26, t28 = (t11 * t27) + t8, t29 = t0 ? 0.0 : t4, t30 = FMA(2.0, t15, t11 * (-t17));
+    double t31 = FMA(t12, t16, t11 * t17), t32 = t2 ? t30 : t31;
+    double t33 = FMA(t28, grad_mean, (t29 * (t11 * t32)) * grad_var);
+    *out_grad_mean = t33;
+    *out_grad_var = t25;
 }
 
 void relu_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

@@ -5,19 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float relu_tight_part0(
-    float p0, float p1, float p2, float p3, float p4, float p5, float p6, float p7, float p8, float p9, float p10,
-    float p11, float p12, float p13, float p14)
-{
-    float t0 = FLIP(p0), t1 = FMA(p0, p0, FLIP(p1)), t2 = p5 - p4, t3 = p9 - p8, t4 = p3 - p10;
-    float t5 = ((p0 * FMA(FMA(p12, 0.25f, FMA(p13, 0.25f, -(p14 - 1.0f))), t0, FMA(p14, t0, 1.0f))) * (POLY3(p0,
-        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (p1 + t1))) + FMA(p3, FMA(p0, t1, FMA(p0, p1, FLIP(p2))),
-        FMA((-2.281545e-10f) + FMA(p6, 1.0551207e-9f + FMA(p6, 1.8320192e-9f + (((p4 - (p5 - t2)) + (0.106851034f -
-        t2)) + FMA(p6, p7, FLIP(p4))), ((p8 - (p9 - t3)) + (0.05081732f - t3)) + FMA(p6, p5, FLIP(p8))), ((p10 - (p3 -
-        t4)) + (0.014190124f - t4)) + FMA(p6, p9, FLIP(p10))), p2, FMA(p3, p2, FLIP(p11))));
-    return t5;
-}
-
 INLINE void relu_tight_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = 1.1529215e+18f < var, t1 = var < 9.094947e-13f, t2 = var == 0.0f;
@@ -43,38 +30,44 @@ INLINE void relu_tight_forward_element(float mean, float var, out_ptr out_mean, 
     float t40 = FMA(t38, -0.69314575f, t33), t41 = FMA(t38, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t30, -t33)));
     float t42 = t35 * (-2.0f), t43 = -(2.0f * t35), t44 = as_float((((uint32_t)((int32_t)t39 >> 1u)) + 127u) << 23u);
     float t45 = as_float((127u + ((uint32_t)((int32_t)(t39 + 1u) >> 1u))) << 23u), t46 = t32 - 0.25f, t47 = t32 * t32;
-    float t48 = POLY9(t46, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+    float t48 = -t32;
+    float t49 = POLY9(t46, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
         0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
-    float t49 = t32 * t47, t50 = -t37, t51 = t40 + t41;
-    float t52 = POLY4(t51, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t53 = t51 * t51;
-    float t54 = 1.0f + t51;
-    float t55 = 1.0f + FMA(t52, t53, t51);  // exp(-t^2/2), mantissa
-    float t56 = t55 * (t44 * t45), t57 = (t51 - (t54 - 1.0f)) + FMA(t52, t53, (t41 + (t40 - t51)) * t54);
-    float t58 = t54 + t57, t59 = t57 - (t58 - t54), t60 = t46 * t48, t61 = 0.106851034f + t60, t62 = t46 * t61;
-    float t63 = 0.05081732f + t62, t64 = t46 * t63, t65 = 0.014190124f + t64;
-    float t66 = t65 * t49;  // J_2/sqrt(2 pi)
-    float t67 = t66 * t43;
-    float t68 = relu_tight_part0(t32, t47, t49, t65, t60, t61, t46, t48, t62, t63, t64, t66, t28, t26, t29);
-    float t69 = t66 * (-2.0f), t70 = 2.0f * t66, t71 = 0.3989423f + t67;
-    float t72 = t71 * t37;  // J_1/sqrt(2 pi)
-    float t73 = -(t72 * t72), t74 = t72 * t42;
-    float t75 = FMA(t71, t37 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t50,
-        FMA(t34, t50, 1.0f)), FMA((-1.133517e-8f) + FMA(t68, t43, (t67 - (t71 - 0.3989423f)) + FMA(t66, t43, -t67)),
-        t37, FMA(t71, t37, -t72)));
-    float t76 = t72 * t58, t77 = t21 * t76, t78 = t73 * t56, t79 = FMA(t72, t59, FMA(t75, t58, FMA(t72, t58, -t76)));
-    float t80 = t8 * t23, t81 = t2 ? 0.0f : t80;
-    float t82 = FMA(t3, t11, t45 * (t44 * (t77 + FMA(t21, t79, FMA(t81, t76, FMA(t21, t76, -t77)))))), t83 = t78 + t74;
-    float t84 = t78 + t70, t85 = FMA(FLIP(FMA(t72, t75, FMA(t72, t75, FMA(t72, t72, t73)))), t56, FMA(t73, t56, -t78));
-    float t86 = t83 - t74, t87 = t83 + t69, t88 = t4 ? t84 : t87, t89 = t87 - t69, t90 = t58 * t88, t91 = t10 * t90;
-    float t92 = t45 * (t44 * t91), t93 = t92 + t17, t94 = t93 - t17, t95 = t1 ? 1.2621775e-29f : 1.0f;
-    float t96 = t85 + FMA(2.0f, t68, t78 - (t84 - t70));
-    float t97 = (t85 + FMA(t75, t42, ((t74 - (t83 - t86)) + (t78 - t86)) + FMA(t72, t42, -t74))) + FMA(t68, -2.0f, (t69
-        - (t87 - t89)) + (t83 - t89));
-    float t98 = t4 ? t96 : t97;
-    float t99 = t95 * (t93 + ((t45 * (t44 * FMA(t10, FMA(t59, t88, FMA(t58, t98, FMA(t58, t88, -t90))), FMA(t10, t90,
-        -t91)))) + ((t17 - (t93 - t94)) + (t92 - t94))));
-    *out_mean = t82;
-    *out_var = t99;
+    float t50 = t32 * t47, t51 = FMA(t32, t32, -t47), t52 = -t37, t53 = t40 + t41;
+    float t54 = POLY4(t53, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t55 = t53 * t53;
+    float t56 = 1.0f + t53;
+    float t57 = 1.0f + FMA(t54, t55, t53);  // exp(-t^2/2), mantissa
+    float t58 = t57 * (t44 * t45), t59 = (t53 - (t56 - 1.0f)) + FMA(t54, t55, (t41 + (t40 - t53)) * t56);
+    float t60 = t56 + t59, t61 = t59 - (t60 - t56), t62 = t46 * t49, t63 = 0.106851034f + t62, t64 = t46 * t63;
+    float t65 = t63 - t62, t66 = 0.05081732f + t64, t67 = t66 - t64, t68 = t46 * t66, t69 = 0.014190124f + t68;
+    float t70 = t69 - t68;
+    float t71 = t69 * t50;  // J_2/sqrt(2 pi)
+    float t72 = t71 * t43;
+    float t73 = ((t32 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t48, FMA(t29, t48, 1.0f))) * (POLY3(t32,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t47 + t51))) + FMA(t69, FMA(t32, t51, FMA(t32, t47,
+        -t50)), FMA((-2.281545e-10f) + FMA(t46, 1.0551207e-9f + FMA(t46, 1.8320192e-9f + (((t62 - (t63 - t65)) +
+        (0.106851034f - t65)) + FMA(t46, t49, -t62)), ((t64 - (t66 - t67)) + (0.05081732f - t67)) + FMA(t46, t63,
+        -t64)), ((t68 - (t69 - t70)) + (0.014190124f - t70)) + FMA(t46, t66, -t68)), t50, FMA(t69, t50, -t71)));
+    float t74 = t71 * (-2.0f), t75 = 2.0f * t71, t76 = 0.3989423f + t72;
+    float t77 = t76 * t37;  // J_1/sqrt(2 pi)
+    float t78 = -(t77 * t77), t79 = t77 * t42;
+    float t80 = FMA(t76, t37 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t52,
+        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t73, t43, (t72 - (t76 - 0.3989423f)) + FMA(t71, t43, -t72)),
+        t37, FMA(t76, t37, -t77)));
+    float t81 = t77 * t60, t82 = t21 * t81, t83 = t78 * t58, t84 = FMA(t77, t61, FMA(t80, t60, FMA(t77, t60, -t81)));
+    float t85 = t8 * t23, t86 = t2 ? 0.0f : t85;
+    float t87 = FMA(t3, t11, t45 * (t44 * (t82 + FMA(t21, t84, FMA(t86, t81, FMA(t21, t81, -t82)))))), t88 = t83 + t79;
+    float t89 = t83 + t75, t90 = FMA(FLIP(FMA(t77, t80, FMA(t77, t80, FMA(t77, t77, t78)))), t58, FMA(t78, t58, -t83));
+    float t91 = t88 - t79, t92 = t88 + t74, t93 = t4 ? t89 : t92, t94 = t92 - t74, t95 = t60 * t93, t96 = t10 * t95;
+    float t97 = t45 * (t44 * t96), t98 = t97 + t17, t99 = t98 - t17, t100 = t1 ? 1.2621775e-29f : 1.0f;
+    float t101 = t90 + FMA(2.0f, t73, t83 - (t89 - t75));
+    float t102 = (t90 + FMA(t80, t42, ((t79 - (t88 - t91)) + (t83 - t91)) + FMA(t77, t42, -t79))) + FMA(t73, -2.0f,
+        (t74 - (t92 - t94)) + (t88 - t94));
+    float t103 = t4 ? t101 : t102;
+    float t104 = t100 * (t98 + ((t45 * (t44 * FMA(t10, FMA(t61, t93, FMA(t60, t103, FMA(t60, t93, -t95))), FMA(t10,
+        t95, -t96)))) + ((t17 - (t98 - t99)) + (t97 - t99))));
+    *out_mean = t87;
+    *out_var = t104;
 }
 
 void relu_tight_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -108,52 +101,56 @@ INLINE void relu_tight_backward_element(
     float t40 = FMA(t38, -0.69314575f, t33), t41 = FMA(t38, -1.4286068e-6f, FMA(t28, -t26, FMA(t26, t30, -t33)));
     float t42 = 2.0f * t37, t43 = -t37, t44 = as_float((((uint32_t)((int32_t)t39 >> 1u)) + 127u) << 23u);
     float t45 = as_float((127u + ((uint32_t)((int32_t)(t39 + 1u) >> 1u))) << 23u), t46 = 0.3989423f * t43;
-    float t47 = t32 - 0.25f, t48 = t32 * t32, t49 = -t42;
-    float t50 = POLY9(t47, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
+    float t47 = t32 - 0.25f, t48 = t32 * t32, t49 = -t32, t50 = -t42;
+    float t51 = POLY9(t47, 0.052821796f, -0.21099824f, 0.28813356f, -0.094544634f, -0.04896455f, -0.07985351f,
         0.011417099f, 0.11636546f, 0.17159984f, 0.15958369f);
-    float t51 = t32 * t48, t52 = -t36, t53 = t40 + t41;
-    float t54 = POLY4(t53, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t55 = t53 * t53;
-    float t56 = 1.0f + t53;
-    float t57 = 1.0f + FMA(t54, t55, t53);  // exp(-t^2/2), mantissa
-    float t58 = t57 * (t44 * t45), t59 = (t53 - (t56 - 1.0f)) + FMA(t54, t55, (t41 + (t40 - t53)) * t56);
-    float t60 = t56 + t59, t61 = t59 - (t60 - t56), t62 = t60 * 0.19947115f, t63 = t47 * t50, t64 = t23 * t62;
-    float t65 = 0.106851034f + t63, t66 = t47 * t65, t67 = 0.05081732f + t66, t68 = t47 * t67;
-    float t69 = 0.014190124f + t68;
-    float t70 = t69 * t51;  // J_2/sqrt(2 pi)
-    float t71 = t70 * t49;
-    float t72 = relu_tight_part0(t32, t48, t51, t69, t63, t65, t47, t50, t66, t67, t68, t70, t28, t26, t29);
-    float t73 = 2.0f * t70, t74 = 0.3989423f + t71;
-    float t75 = t74 * t36;  // J_1/sqrt(2 pi)
-    float t76 = FMA(t74, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t52,
-        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t72, t49, (t71 - (t74 - 0.3989423f)) + FMA(t70, t49, -t71)),
-        t36, FMA(t74, t36, -t75)));
-    float t77 = 0.3989423f * t75, t78 = t26 * t75, t79 = 2.0f * t75;
-    float t80 = t58 * (-(t77 + FMA(0.3989423f, t76, FMA(-1.133517e-8f, t75, FMA(0.3989423f, t75, -t77)))));
-    float t81 = t73 + t78;  // Mills ratio/sqrt(2 pi)
-    float t82 = t81 - t78;
-    float t83 = (2.0f * t72) + FMA(t26, t76, FMA(t28, t75, ((t78 - (t81 - t82)) + (t73 - t82)) + FMA(t26, t75, -t78)));
-    float t84 = t81 * t79, t85 = t42 * t81, t86 = t84 * t58, t87 = -t84, t88 = t87 * t58, t89 = t86 + t85;
-    float t90 = t79 + t88, t91 = t4 ? t90 : t89, t92 = FMA(t81, 2.0f * t76, FMA(t83, t79, FMA(t81, t79, t87)));
-    float t93 = t89 - t85, t94 = t60 * t91, t95 = t18 * t94, t96 = -(t81 + t83), t97 = t4 ? t81 : t96, t98 = t80 + t46;
-    float t99 = t81 + t80, t100 = t97 * t60, t101 = t98 - t46, t102 = t98 - t81, t103 = t4 ? t99 : t102;
-    float t104 = FMA(t58, FLIP(t92), FMA(t87, t58, -t88)) + FMA(2.0f, t76, t88 - (t90 - t79));
-    float t105 = FMA(t92, t58, FMA(t84, t58, -t86)) + FMA(t42, t83, ((t85 - (t89 - t93)) + (t86 - t93)) + FMA(t42, t81,
-        -t85));
-    float t106 = t4 ? t104 : t105, t107 = FMA(t61, t91, FMA(t60, t106, FMA(t60, t91, -t94))), t108 = t8 * t20;
-    float t109 = t2 ? 0.0f : t108, t110 = t45 * (t44 * (t95 + FMA(t18, t107, FMA(t109, t94, FMA(t18, t94, -t95)))));
-    float t111 = t4 ? t83 : 0.0f;
-    float t112 = FMA(t110, grad_var, (t12 + (t45 * (t44 * (t100 + FMA(t97, t61, FMA(t111, t60, FMA(t97, t60,
-        -t100))))))) * grad_mean);
-    float t113 = t102 - t98, t114 = t60 * t103, t115 = t45 * (t44 * t114), t116 = t12 + t115;
-    float t117 = t83 + (t80 - (t99 - t81));
-    float t118 = ((t98 - (t102 - t113)) + ((-t81) - t113)) + (FMA(-1.133517e-8f, t43, ((t46 - (t98 - t101)) + (t80 -
-        t101)) + FMA(0.3989423f, t43, -t46)) - t83);
-    float t119 = t4 ? t117 : t118;
-    float t120 = FMA(grad_var, t116 + ((t45 * (t44 * FMA(t61, t103, FMA(t60, t119, FMA(t60, t103, -t114))))) + (t115 -
-        (t116 - t12))), (t45 * (t44 * (t64 + FMA(t23, FMA(t61, 0.19947115f, FMA(t60, -5.667585e-9f, FMA(t60,
-        0.19947115f, -t62))), FMA(t23, t62, -t64))))) * grad_mean);
-    *out_grad_mean = t112;
-    *out_grad_var = t120;
+    float t52 = t32 * t48, t53 = FMA(t32, t32, -t48), t54 = -t36, t55 = t40 + t41;
+    float t56 = POLY4(t55, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t57 = t55 * t55;
+    float t58 = 1.0f + t55;
+    float t59 = 1.0f + FMA(t56, t57, t55);  // exp(-t^2/2), mantissa
+    float t60 = t59 * (t44 * t45), t61 = (t55 - (t58 - 1.0f)) + FMA(t56, t57, (t41 + (t40 - t55)) * t58);
+    float t62 = t58 + t61, t63 = t61 - (t62 - t58), t64 = t62 * 0.19947115f, t65 = t47 * t51, t66 = t23 * t64;
+    float t67 = 0.106851034f + t65, t68 = t47 * t67, t69 = t67 - t65, t70 = 0.05081732f + t68, t71 = t70 - t68;
+    float t72 = t47 * t70, t73 = 0.014190124f + t72, t74 = t73 - t72;
+    float t75 = t73 * t52;  // J_2/sqrt(2 pi)
+    float t76 = t75 * t50;
+    float t77 = ((t32 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t49, FMA(t29, t49, 1.0f))) * (POLY3(t32,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t48 + t53))) + FMA(t73, FMA(t32, t53, FMA(t32, t48,
+        -t52)), FMA((-2.281545e-10f) + FMA(t47, 1.0551207e-9f + FMA(t47, 1.8320192e-9f + (((t65 - (t67 - t69)) +
+        (0.106851034f - t69)) + FMA(t47, t51, -t65)), ((t68 - (t70 - t71)) + (0.05081732f - t71)) + FMA(t47, t67,
+        -t68)), ((t72 - (t73 - t74)) + (0.014190124f - t74)) + FMA(t47, t70, -t72)), t52, FMA(t73, t52, -t75)));
+    float t78 = 2.0f * t75, t79 = 0.3989423f + t76;
+    float t80 = t79 * t36;  // J_1/sqrt(2 pi)
+    float t81 = FMA(t79, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t31))) + (t31 - (t34 - 1.0f)), t54,
+        FMA(t34, t54, 1.0f)), FMA((-1.133517e-8f) + FMA(t77, t50, (t76 - (t79 - 0.3989423f)) + FMA(t75, t50, -t76)),
+        t36, FMA(t79, t36, -t80)));
+    float t82 = 0.3989423f * t80, t83 = t26 * t80, t84 = 2.0f * t80;
+    float t85 = t60 * (-(t82 + FMA(0.3989423f, t81, FMA(-1.133517e-8f, t80, FMA(0.3989423f, t80, -t82)))));
+    float t86 = t78 + t83;  // Mills ratio/sqrt(2 pi)
+    float t87 = t86 - t83;
+    float t88 = (2.0f * t77) + FMA(t26, t81, FMA(t28, t80, ((t83 - (t86 - t87)) + (t78 - t87)) + FMA(t26, t80, -t83)));
+    float t89 = t86 * t84, t90 = t42 * t86, t91 = t89 * t60, t92 = -t89, t93 = t92 * t60, t94 = t91 + t90;
+    float t95 = t84 + t93, t96 = t4 ? t95 : t94, t97 = FMA(t86, 2.0f * t81, FMA(t88, t84, FMA(t86, t84, t92)));
+    float t98 = t94 - t90, t99 = t62 * t96, t100 = t18 * t99, t101 = -(t86 + t88), t102 = t4 ? t86 : t101;
+    float t103 = t85 + t46, t104 = t86 + t85, t105 = t102 * t62, t106 = t103 - t46, t107 = t103 - t86;
+    float t108 = t4 ? t104 : t107, t109 = FMA(t60, FLIP(t97), FMA(t92, t60, -t93)) + FMA(2.0f, t81, t93 - (t95 - t84));
+    float t110 = FMA(t97, t60, FMA(t89, t60, -t91)) + FMA(t42, t88, ((t90 - (t94 - t98)) + (t91 - t98)) + FMA(t42, t86,
+        -t90));
+    float t111 = t4 ? t109 : t110, t112 = FMA(t63, t96, FMA(t62, t111, FMA(t62, t96, -t99))), t113 = t8 * t20;
+    float t114 = t2 ? 0.0f : t113, t115 = t45 * (t44 * (t100 + FMA(t18, t112, FMA(t114, t99, FMA(t18, t99, -t100)))));
+    float t116 = t4 ? t88 : 0.0f;
+    float t117 = FMA(t115, grad_var, (t12 + (t45 * (t44 * (t105 + FMA(t102, t63, FMA(t116, t62, FMA(t102, t62,
+        -t105))))))) * grad_mean);
+    float t118 = t107 - t103, t119 = t62 * t108, t120 = t45 * (t44 * t119), t121 = t12 + t120;
+    float t122 = t88 + (t85 - (t104 - t86));
+    float t123 = ((t103 - (t107 - t118)) + ((-t86) - t118)) + (FMA(-1.133517e-8f, t43, ((t46 - (t103 - t106)) + (t85 -
+        t106)) + FMA(0.3989423f, t43, -t46)) - t88);
+    float t124 = t4 ? t122 : t123;
+    float t125 = FMA(grad_var, t121 + ((t45 * (t44 * FMA(t63, t108, FMA(t62, t124, FMA(t62, t108, -t119))))) + (t120 -
+        (t121 - t12))), (t45 * (t44 * (t66 + FMA(t23, FMA(t63, 0.19947115f, FMA(t62, -5.667585e-9f, FMA(t62,
+        0.19947115f, -t64))), FMA(t23, t64, -t66))))) * grad_mean);
+    *out_grad_mean = t117;
+    *out_grad_var = t125;
 }
 
 void relu_tight_backward(

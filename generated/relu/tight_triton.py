@@ -11,22 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14):
-    t0 = p9 - p8
-    t1 = p3 - p10
-    t2 = p5 - p4
-    t3 = tl.fma(p0, p0, p1 * -1.0)
-    t4 = p0 * -1.0
-    t5 = (((p0 * tl.fma(tl.fma(p12, 0.25, tl.fma(p13, 0.25, (p14 - 1.0) * -1.0)), t4, tl.fma(p14, t4, 1.0))) *
-        (polynomial(p0, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (p1 + t3))) + tl.fma(p3, tl.fma(p0, t3,
-        tl.fma(p0, p1, p2 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(p6, 1.0551207e-9 + tl.fma(p6, 1.8320192e-9 + (((p4
-        - (p5 - t2)) + (0.106851034 - t2)) + tl.fma(p6, p7, p4 * -1.0)), ((p8 - (p9 - t0)) + (0.05081732 - t0)) +
-        tl.fma(p6, p5, p8 * -1.0)), ((p10 - (p3 - t1)) + (0.014190124 - t1)) + tl.fma(p6, p9, p10 * -1.0)), p2,
-        tl.fma(p3, p2, p11 * -1.0))))
-    return t5
-
-
-@triton.jit
 def relu_tight_forward(mean, var):
     t0 = 1.1529215e+18 < var
     t1 = var < 9.094947e-13
@@ -52,75 +36,85 @@ def relu_tight_forward(mean, var):
     t20 = 0.106851034 + t19
     t21 = t17 * t20
     t22 = 0.05081732 + t21
-    t23 = t17 * t22
-    t24 = 0.014190124 + t23
-    t25 = t16 * t16
-    t26 = t16 * t25
-    t27 = t24 * t26  # J_2/sqrt(2 pi)
-    t28 = t27 * (-2.0)
-    t29 = 2.0 * t27
-    t30 = t13 * (-0.5)
-    t31 = t13 * t30
-    t32 = tl.fma(t31, 1.442695, 12582912.0)
-    t33 = t32 - 12582912.0
-    t34 = tl.fma(t33, -0.69314575, t31)
-    t35 = t32.to(tl.int32, bitcast=True)
-    t36 = ((127 + ((t35 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t37 = (((t35 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t38 = t13 * t13
-    t39 = 1.0 + t38
-    t40 = tl.div_rn(1.0, t39)
-    t41 = t40 * -1.0
-    t42 = tl.fma(t9, t9 * -1.0, t7) * (0.5 * t10)
-    t43 = tl.where(t12, 0.0, t10 * tl.fma(t42, t14, tl.fma(t9, t14, t8)))
-    t44 = tl.fma(t33, -1.4286068e-6, tl.fma(t43, t13 * -1.0, tl.fma(t13, t30, t31 * -1.0)))
-    t45 = _part0(t16, t25, t26, t24, t19, t20, t17, t18, t21, t22, t23, t27, t43, t13, t15)
-    t46 = t13 + t43
-    t47 = tl.where(t2, 0.0, t6 * t9)
-    t48 = (2.0 * t46) * -1.0
-    t49 = t46 * (-2.0)
-    t50 = t27 * t48
-    t51 = 0.3989423 + t50
-    t52 = t51 * t40  # J_1/sqrt(2 pi)
-    t53 = (t52 * t52) * -1.0
-    t54 = t52 * t49
-    t55 = (tl.fma(t51, t40 * tl.fma(tl.fma(t13, t43, tl.fma(t13, t43, tl.fma(t13, t13, t38 * -1.0))) + (t38 - (t39 -
-        1.0)), t41, tl.fma(t39, t41, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t45, t48, (t50 - (t51 - 0.3989423)) +
-        tl.fma(t27, t48, t50 * -1.0)), t40, tl.fma(t51, t40, t52 * -1.0))))
-    t56 = t34 + t44
-    t57 = polynomial(t56, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
-    t58 = t56 * t56
-    t59 = 1.0 + tl.fma(t57, t58, t56)  # exp(-t^2/2), mantissa
-    t60 = t59 * (t37 * t36)
-    t61 = t53 * t60
-    t62 = t61 + t54
-    t63 = t62 - t54
-    t64 = t62 + t28
-    t65 = t64 - t28
-    t66 = t61 + t29
-    t67 = tl.fma(tl.fma(t52, t55, tl.fma(t52, t55, tl.fma(t52, t52, t53))) * -1.0, t60, tl.fma(t53, t60, t61 * -1.0))
-    t68 = 1.0 + t56
-    t69 = (t56 - (t68 - 1.0)) + tl.fma(t57, t58, (t44 + (t34 - t56)) * t68)
-    t70 = t68 + t69
-    t71 = t69 - (t70 - t68)
-    t72 = t52 * t70
-    t73 = t47 * t72
-    t74 = mean < 0.0
-    t75 = tl.where(t74, t66, t64)
-    t76 = tl.where(t74, 0.0, 1.0)
-    t77 = (tl.fma(t3, t76, t36 * (t37 * (t73 + tl.fma(t47, tl.fma(t52, t71, tl.fma(t55, t70, tl.fma(t52, t70, t72 *
-        -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t42), t72, tl.fma(t47, t72, t73 * -1.0)))))))
-    t78 = t4 * t76
-    t79 = t70 * t75
-    t80 = t4 * t79
-    t81 = t36 * (t37 * t80)
-    t82 = t81 + t78
-    t83 = t82 - t78
-    t84 = (tl.where(t1, 1.2621775e-29, 1.0) * (t82 + ((t36 * (t37 * tl.fma(t4, tl.fma(t71, t75, tl.fma(t70,
-        tl.where(t74, t67 + tl.fma(2.0, t45, t61 - (t66 - t29)), (t67 + tl.fma(t55, t49, ((t54 - (t62 - t63)) + (t61 -
-        t63)) + tl.fma(t52, t49, t54 * -1.0))) + tl.fma(t45, -2.0, (t28 - (t64 - t65)) + (t62 - t65))), tl.fma(t70,
-        t75, t79 * -1.0))), tl.fma(t4, t79, t80 * -1.0)))) + ((t78 - (t82 - t83)) + (t81 - t83)))))
-    return (t77, t84)
+    t23 = t22 - t21
+    t24 = t17 * t22
+    t25 = 0.014190124 + t24
+    t26 = t25 - t24
+    t27 = t20 - t19
+    t28 = t16 * t16
+    t29 = t16 * t28
+    t30 = t25 * t29  # J_2/sqrt(2 pi)
+    t31 = t30 * (-2.0)
+    t32 = 2.0 * t30
+    t33 = tl.fma(t16, t16, t28 * -1.0)
+    t34 = t16 * -1.0
+    t35 = t13 * (-0.5)
+    t36 = t13 * t35
+    t37 = tl.fma(t36, 1.442695, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(t38, -0.69314575, t36)
+    t40 = t37.to(tl.int32, bitcast=True)
+    t41 = ((127 + ((t40 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t42 = (((t40 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t43 = t13 * t13
+    t44 = 1.0 + t43
+    t45 = tl.div_rn(1.0, t44)
+    t46 = t45 * -1.0
+    t47 = tl.fma(t9, t9 * -1.0, t7) * (0.5 * t10)
+    t48 = tl.where(t12, 0.0, t10 * tl.fma(t47, t14, tl.fma(t9, t14, t8)))
+    t49 = tl.fma(t38, -1.4286068e-6, tl.fma(t48, t13 * -1.0, tl.fma(t13, t35, t36 * -1.0)))
+    t50 = (((t16 * tl.fma(tl.fma(t48, 0.25, tl.fma(t13, 0.25, (t15 - 1.0) * -1.0)), t34, tl.fma(t15, t34, 1.0))) *
+        (polynomial(t16, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t28 + t33))) + tl.fma(t25, tl.fma(t16,
+        t33, tl.fma(t16, t28, t29 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t17, 1.0551207e-9 + tl.fma(t17,
+        1.8320192e-9 + (((t19 - (t20 - t27)) + (0.106851034 - t27)) + tl.fma(t17, t18, t19 * -1.0)), ((t21 - (t22 -
+        t23)) + (0.05081732 - t23)) + tl.fma(t17, t20, t21 * -1.0)), ((t24 - (t25 - t26)) + (0.014190124 - t26)) +
+        tl.fma(t17, t22, t24 * -1.0)), t29, tl.fma(t25, t29, t30 * -1.0))))
+    t51 = t13 + t48
+    t52 = tl.where(t2, 0.0, t6 * t9)
+    t53 = (2.0 * t51) * -1.0
+    t54 = t51 * (-2.0)
+    t55 = t30 * t53
+    t56 = 0.3989423 + t55
+    t57 = t56 * t45  # J_1/sqrt(2 pi)
+    t58 = (t57 * t57) * -1.0
+    t59 = t57 * t54
+    t60 = (tl.fma(t56, t45 * tl.fma(tl.fma(t13, t48, tl.fma(t13, t48, tl.fma(t13, t13, t43 * -1.0))) + (t43 - (t44 -
+        1.0)), t46, tl.fma(t44, t46, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t50, t53, (t55 - (t56 - 0.3989423)) +
+        tl.fma(t30, t53, t55 * -1.0)), t45, tl.fma(t56, t45, t57 * -1.0))))
+    t61 = t39 + t49
+    t62 = polynomial(t61, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
+    t63 = t61 * t61
+    t64 = 1.0 + tl.fma(t62, t63, t61)  # exp(-t^2/2), mantissa
+    t65 = t64 * (t42 * t41)
+    t66 = t58 * t65
+    t67 = t66 + t59
+    t68 = t67 - t59
+    t69 = t67 + t31
+    t70 = t69 - t31
+    t71 = t66 + t32
+    t72 = tl.fma(tl.fma(t57, t60, tl.fma(t57, t60, tl.fma(t57, t57, t58))) * -1.0, t65, tl.fma(t58, t65, t66 * -1.0))
+    t73 = 1.0 + t61
+    t74 = (t61 - (t73 - 1.0)) + tl.fma(t62, t63, (t49 + (t39 - t61)) * t73)
+    t75 = t73 + t74
+    t76 = t74 - (t75 - t73)
+    t77 = t57 * t75
+    t78 = t52 * t77
+    t79 = mean < 0.0
+    t80 = tl.where(t79, t71, t69)
+    t81 = tl.where(t79, 0.0, 1.0)
+    t82 = (tl.fma(t3, t81, t41 * (t42 * (t78 + tl.fma(t52, tl.fma(t57, t76, tl.fma(t60, t75, tl.fma(t57, t75, t77 *
+        -1.0))), tl.fma(tl.where(t2, 0.0, t6 * t47), t77, tl.fma(t52, t77, t78 * -1.0)))))))
+    t83 = t4 * t81
+    t84 = t75 * t80
+    t85 = t4 * t84
+    t86 = t41 * (t42 * t85)
+    t87 = t86 + t83
+    t88 = t87 - t83
+    t89 = (tl.where(t1, 1.2621775e-29, 1.0) * (t87 + ((t41 * (t42 * tl.fma(t4, tl.fma(t76, t80, tl.fma(t75,
+        tl.where(t79, t72 + tl.fma(2.0, t50, t66 - (t71 - t32)), (t72 + tl.fma(t60, t54, ((t59 - (t67 - t68)) + (t66 -
+        t68)) + tl.fma(t57, t54, t59 * -1.0))) + tl.fma(t50, -2.0, (t31 - (t69 - t70)) + (t67 - t70))), tl.fma(t75,
+        t80, t84 * -1.0))), tl.fma(t4, t84, t85 * -1.0)))) + ((t83 - (t87 - t88)) + (t86 - t88)))))
+    return (t82, t89)
 
 
 @triton.jit
@@ -152,102 +146,112 @@ def relu_tight_backward(mean, var, grad_mean, grad_var):
         0.11636546, 0.17159984, 0.15958369)))
     t16 = t14 * t15
     t17 = 0.106851034 + t16
-    t18 = t14 * t17
-    t19 = 0.05081732 + t18
-    t20 = t14 * t19
-    t21 = 0.014190124 + t20
-    t22 = t13 * t13
-    t23 = t13 * t22
-    t24 = t21 * t23  # J_2/sqrt(2 pi)
-    t25 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t26 = t9 * -1.0
-    t27 = tl.where(t10, 0.0, t8 * tl.fma(t25, t26, tl.fma(t7, t26, t5)))
-    t28 = _part0(t13, t22, t23, t21, t16, t17, t14, t15, t18, t19, t20, t24, t27, t11, t12)
-    t29 = t11 + t27
-    t30 = 2.0 * t29
-    t31 = t30 * -1.0
-    t32 = t24 * t31
-    t33 = 0.3989423 + t32
-    t34 = t11 * t11
-    t35 = 1.0 + t34
-    t36 = tl.div_rn(1.0, t35)
-    t37 = t33 * t36  # J_1/sqrt(2 pi)
-    t38 = t36 * -1.0
-    t39 = (tl.fma(t33, t36 * tl.fma(tl.fma(t11, t27, tl.fma(t11, t27, tl.fma(t11, t11, t34 * -1.0))) + (t34 - (t35 -
-        1.0)), t38, tl.fma(t35, t38, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t28, t31, (t32 - (t33 - 0.3989423)) +
-        tl.fma(t24, t31, t32 * -1.0)), t36, tl.fma(t33, t36, t37 * -1.0))))
-    t40 = 2.0 * t24
-    t41 = t11 * t37
-    t42 = t40 + t41  # Mills ratio/sqrt(2 pi)
-    t43 = t42 - t41
-    t44 = ((2.0 * t28) + tl.fma(t11, t39, tl.fma(t27, t37, ((t41 - (t42 - t43)) + (t40 - t43)) + tl.fma(t11, t37, t41 *
+    t18 = t17 - t16
+    t19 = t14 * t17
+    t20 = 0.05081732 + t19
+    t21 = t20 - t19
+    t22 = t14 * t20
+    t23 = 0.014190124 + t22
+    t24 = t23 - t22
+    t25 = t13 * t13
+    t26 = t13 * t25
+    t27 = t23 * t26  # J_2/sqrt(2 pi)
+    t28 = tl.fma(t13, t13, t25 * -1.0)
+    t29 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t30 = t9 * -1.0
+    t31 = tl.where(t10, 0.0, t8 * tl.fma(t29, t30, tl.fma(t7, t30, t5)))
+    t32 = t13 * -1.0
+    t33 = (((t13 * tl.fma(tl.fma(t31, 0.25, tl.fma(t11, 0.25, (t12 - 1.0) * -1.0)), t32, tl.fma(t12, t32, 1.0))) *
+        (polynomial(t13, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t25 + t28))) + tl.fma(t23, tl.fma(t13,
+        t28, tl.fma(t13, t25, t26 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t14, 1.0551207e-9 + tl.fma(t14,
+        1.8320192e-9 + (((t16 - (t17 - t18)) + (0.106851034 - t18)) + tl.fma(t14, t15, t16 * -1.0)), ((t19 - (t20 -
+        t21)) + (0.05081732 - t21)) + tl.fma(t14, t17, t19 * -1.0)), ((t22 - (t23 - t24)) + (0.014190124 - t24)) +
+        tl.fma(t14, t20, t22 * -1.0)), t26, tl.fma(t23, t26, t27 * -1.0))))
+    t34 = t11 + t31
+    t35 = 2.0 * t34
+    t36 = t35 * -1.0
+    t37 = t27 * t36
+    t38 = 0.3989423 + t37
+    t39 = t11 * t11
+    t40 = 1.0 + t39
+    t41 = tl.div_rn(1.0, t40)
+    t42 = t38 * t41  # J_1/sqrt(2 pi)
+    t43 = t41 * -1.0
+    t44 = (tl.fma(t38, t41 * tl.fma(tl.fma(t11, t31, tl.fma(t11, t31, tl.fma(t11, t11, t39 * -1.0))) + (t39 - (t40 -
+        1.0)), t43, tl.fma(t40, t43, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t33, t36, (t37 - (t38 - 0.3989423)) +
+        tl.fma(t27, t36, t37 * -1.0)), t41, tl.fma(t38, t41, t42 * -1.0))))
+    t45 = 2.0 * t27
+    t46 = t11 * t42
+    t47 = t45 + t46  # Mills ratio/sqrt(2 pi)
+    t48 = t47 - t46
+    t49 = ((2.0 * t33) + tl.fma(t11, t44, tl.fma(t31, t42, ((t46 - (t47 - t48)) + (t45 - t48)) + tl.fma(t11, t42, t46 *
         -1.0))))
-    t45 = 2.0 * t37
-    t46 = t42 * t45
-    t47 = t46 * -1.0
-    t48 = tl.fma(t42, 2.0 * t39, tl.fma(t44, t45, tl.fma(t42, t45, t47)))
-    t49 = t11 * (-0.5)
-    t50 = t11 * t49
-    t51 = tl.fma(t50, 1.442695, 12582912.0)
-    t52 = t51 - 12582912.0
-    t53 = tl.fma(t52, -0.69314575, t50)
-    t54 = tl.fma(t52, -1.4286068e-6, tl.fma(t27, t11 * -1.0, tl.fma(t11, t49, t50 * -1.0)))
-    t55 = t53 + t54
-    t56 = polynomial(t55, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
-    t57 = t55 * t55
-    t58 = t51.to(tl.int32, bitcast=True)
-    t59 = (((t58 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t60 = ((127 + ((t58 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t61 = 1.0 + tl.fma(t56, t57, t55)  # exp(-t^2/2), mantissa
-    t62 = t61 * (t59 * t60)
-    t63 = t46 * t62
-    t64 = t30 * t42
-    t65 = t63 + t64
-    t66 = t65 - t64
-    t67 = t47 * t62
-    t68 = t45 + t67
-    t69 = mean < 0.0
-    t70 = 1.0 + t55
-    t71 = (t55 - (t70 - 1.0)) + tl.fma(t56, t57, (t54 + (t53 - t55)) * t70)
-    t72 = t70 + t71
-    t73 = tl.where(t69, t68, t65)
-    t74 = t72 * t73
-    t75 = t71 - (t72 - t70)
-    t76 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t77 = tl.where(t4, 0.0, t76 * t7)
-    t78 = t77 * t74
-    t79 = tl.where(t69, t42, (t42 + t44) * -1.0)
-    t80 = t79 * t72
-    t81 = tl.where(t69, 0.0, 1.0)
-    t82 = (tl.fma(t60 * (t59 * (t78 + tl.fma(t77, tl.fma(t75, t73, tl.fma(t72, tl.where(t69, tl.fma(t62, t48 * -1.0,
-        tl.fma(t47, t62, t67 * -1.0)) + tl.fma(2.0, t39, t67 - (t68 - t45)), tl.fma(t48, t62, tl.fma(t46, t62, t63 *
-        -1.0)) + tl.fma(t30, t44, ((t64 - (t65 - t66)) + (t63 - t66)) + tl.fma(t30, t42, t64 * -1.0))), tl.fma(t72,
-        t73, t74 * -1.0))), tl.fma(tl.where(t4, 0.0, t76 * t25), t74, tl.fma(t77, t74, t78 * -1.0))))), grad_var, (t81
-        + (t60 * (t59 * (t80 + tl.fma(t79, t75, tl.fma(tl.where(t69, t44, 0.0), t72, tl.fma(t79, t72, t80 * -1.0)))))))
+    t50 = 2.0 * t42
+    t51 = t47 * t50
+    t52 = t51 * -1.0
+    t53 = tl.fma(t47, 2.0 * t44, tl.fma(t49, t50, tl.fma(t47, t50, t52)))
+    t54 = t11 * (-0.5)
+    t55 = t11 * t54
+    t56 = tl.fma(t55, 1.442695, 12582912.0)
+    t57 = t56 - 12582912.0
+    t58 = tl.fma(t57, -0.69314575, t55)
+    t59 = tl.fma(t57, -1.4286068e-6, tl.fma(t31, t11 * -1.0, tl.fma(t11, t54, t55 * -1.0)))
+    t60 = t58 + t59
+    t61 = polynomial(t60, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
+    t62 = t60 * t60
+    t63 = t56.to(tl.int32, bitcast=True)
+    t64 = (((t63 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t65 = ((127 + ((t63 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t66 = 1.0 + tl.fma(t61, t62, t60)  # exp(-t^2/2), mantissa
+    t67 = t66 * (t64 * t65)
+    t68 = t51 * t67
+    t69 = t35 * t47
+    t70 = t68 + t69
+    t71 = t70 - t69
+    t72 = t52 * t67
+    t73 = t50 + t72
+    t74 = mean < 0.0
+    t75 = 1.0 + t60
+    t76 = (t60 - (t75 - 1.0)) + tl.fma(t61, t62, (t59 + (t58 - t60)) * t75)
+    t77 = t75 + t76
+    t78 = tl.where(t74, t73, t70)
+    t79 = t77 * t78
+    t80 = t76 - (t77 - t75)
+    t81 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t82 = tl.where(t4, 0.0, t81 * t7)
+    t83 = t82 * t79
+    t84 = tl.where(t74, t47, (t47 + t49) * -1.0)
+    t85 = t84 * t77
+    t86 = tl.where(t74, 0.0, 1.0)
+    t87 = (tl.fma(t65 * (t64 * (t83 + tl.fma(t82, tl.fma(t80, t78, tl.fma(t77, tl.where(t74, tl.fma(t67, t53 * -1.0,
+        tl.fma(t52, t67, t72 * -1.0)) + tl.fma(2.0, t44, t72 - (t73 - t50)), tl.fma(t53, t67, tl.fma(t51, t67, t68 *
+        -1.0)) + tl.fma(t35, t49, ((t69 - (t70 - t71)) + (t68 - t71)) + tl.fma(t35, t47, t69 * -1.0))), tl.fma(t77,
+        t78, t79 * -1.0))), tl.fma(tl.where(t4, 0.0, t81 * t29), t79, tl.fma(t82, t79, t83 * -1.0))))), grad_var, (t86
+        + (t65 * (t64 * (t85 + tl.fma(t84, t80, tl.fma(tl.where(t74, t49, 0.0), t77, tl.fma(t84, t77, t85 * -1.0)))))))
         * grad_mean))
-    t83 = 0.3989423 * t37
-    t84 = t62 * ((t83 + tl.fma(0.3989423, t39, tl.fma(-1.133517e-8, t37, tl.fma(0.3989423, t37, t83 * -1.0)))) * -1.0)
-    t85 = t29 * -1.0
-    t86 = 0.3989423 * t85
-    t87 = t84 + t86
-    t88 = t87 - t42
-    t89 = t88 - t87
-    t90 = t87 - t86
-    t91 = t42 + t84
-    t92 = tl.where(t69, t91, t88)
-    t93 = t72 * t92
-    t94 = t60 * (t59 * t93)
-    t95 = t81 + t94
-    t96 = t72 * 0.19947115
-    t97 = t8 * -1.0
-    t98 = tl.where(t4, 0.0, t2 * (t8 + (t8 * tl.fma(t25, t97, tl.fma(t7, t97, 1.0)))))
-    t99 = t98 * t96
-    t100 = (tl.fma(grad_var, t95 + ((t60 * (t59 * tl.fma(t75, t92, tl.fma(t72, tl.where(t69, t44 + (t84 - (t91 - t42)),
-        ((t87 - (t88 - t89)) + ((t42 * -1.0) - t89)) + (tl.fma(-1.133517e-8, t85, ((t86 - (t87 - t90)) + (t84 - t90)) +
-        tl.fma(0.3989423, t85, t86 * -1.0)) - t44)), tl.fma(t72, t92, t93 * -1.0))))) + (t94 - (t95 - t81))), (t60 *
-        (t59 * (t99 + tl.fma(t98, tl.fma(t75, 0.19947115, tl.fma(t72, -5.667585e-9, tl.fma(t72, 0.19947115, t96 *
-        -1.0))), tl.fma(t98, t96, t99 * -1.0))))) * grad_mean))
-    return (t82, t100)
+    t88 = 0.3989423 * t42
+    t89 = t67 * ((t88 + tl.fma(0.3989423, t44, tl.fma(-1.133517e-8, t42, tl.fma(0.3989423, t42, t88 * -1.0)))) * -1.0)
+    t90 = t34 * -1.0
+    t91 = 0.3989423 * t90
+    t92 = t89 + t91
+    t93 = t92 - t47
+    t94 = t93 - t92
+    t95 = t92 - t91
+    t96 = t47 + t89
+    t97 = tl.where(t74, t96, t93)
+    t98 = t77 * t97
+    t99 = t65 * (t64 * t98)
+    t100 = t86 + t99
+    t101 = t77 * 0.19947115
+    t102 = t8 * -1.0
+    t103 = tl.where(t4, 0.0, t2 * (t8 + (t8 * tl.fma(t29, t102, tl.fma(t7, t102, 1.0)))))
+    t104 = t103 * t101
+    t105 = (tl.fma(grad_var, t100 + ((t65 * (t64 * tl.fma(t80, t97, tl.fma(t77, tl.where(t74, t49 + (t89 - (t96 -
+        t47)), ((t92 - (t93 - t94)) + ((t47 * -1.0) - t94)) + (tl.fma(-1.133517e-8, t90, ((t91 - (t92 - t95)) + (t89 -
+        t95)) + tl.fma(0.3989423, t90, t91 * -1.0)) - t49)), tl.fma(t77, t97, t98 * -1.0))))) + (t99 - (t100 - t86))),
+        (t65 * (t64 * (t104 + tl.fma(t103, tl.fma(t80, 0.19947115, tl.fma(t77, -5.667585e-9, tl.fma(t77, 0.19947115,
+        t101 * -1.0))), tl.fma(t103, t101, t104 * -1.0))))) * grad_mean))
+    return (t87, t105)
 
 
 @triton.jit

@@ -5,18 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float rrelu_tight_part0(float p0, float p1, float p2)
-{
-    float t0 = p1 - p0, t1 = (p0 - (p1 - t0)) + (p2 - t0);
-    return t1;
-}
-
-INLINE float rrelu_tight_part1(float p0, float p1, float p2, float p3, float p4)
-{
-    float t0 = p1 - p0, t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + FMA(p4, p3, FLIP(p0));
-    return t1;
-}
-
 INLINE void rrelu_tight_forward_element(
     float mean, float var, float sign_width_hi, float sign_width_lo, float sign_at_hi, float sign_at_lo,
     float sign_square_hi, float sign_square_lo, float sign_square_rest_hi, float sign_square_rest_lo,
@@ -38,113 +26,117 @@ INLINE void rrelu_tight_forward_element(
     float t22 = SQRT(t18);  // standard deviation, scaled
     float t23 = t18 * sign_square_hi, t24 = t18 * sign_square_lo, t25 = FMA(t16, t16, -t21), t26 = t21 - t23;
     float t27 = FMA(t18, sign_square_hi, -t23), t28 = -t24, t29 = t25 - t27, t30 = t29 - t24, t31 = t29 - t25;
-    float t32 = t26 + t30, t33 = 1.0f / t22, t34 = t22 * sign_at_hi, t35 = t8 * t22, t36 = t2 ? 0.0f : t35;
-    float t37 = t16 + t34, t38 = t22 * t37, t39 = t16 * t33, t40 = FMA(t22, -t22, t18) * (0.5f * t33), t41 = t8 * t40;
-    float t42 = t2 ? 0.0f : t41, t43 = 1.0f / t38;
-    _Bool t44 = 18.6875f < t39;
-    float t45 = -t39;
-    float t46 = t44 ? 18.6875f : t39;  // t = min(|mean|/sigma, reach)
-    float t47 = t33 * FMA(t40, t45, FMA(t22, t45, t16)), t48 = t44 ? 0.0f : t47, t49 = FMA(t46, 0.25f, 1.0f);
-    float t50 = t46 * (-0.5f), t51 = t46 * t46, t52 = -(t46 * 2.0f), t53 = t46 * (-1.5416666f);
-    _Bool t54 = t4 & (ABS(t46 - sign_at_hi) < sign_width_hi);
-    float t55 = t32 * t43;  // t - t0
-    float t56 = -t43;
-    float t57 = 1.0f / t49;  // u = 1/(1 + t/4)
-    float t58 = t46 * t50, t59 = 1.0f + t51, t60 = sign_taylor9_hi * t55;
-    float t61 = FMA(t32, t43 * FMA(FMA(t22, FMA(t22, sign_at_lo, FMA(t40, sign_at_hi, rrelu_tight_part0(t34, t37, t16)
-        + FMA(t22, sign_at_hi, -t34))), FMA(t40, t37, FMA(t22, t37, -t38))), t56, FMA(t38, t56, 1.0f)),
-        FMA(rrelu_tight_part0(t26, t32, t30) + ((FLIP(FMA(t18, sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) +
-        (((t25 - (t29 - t31)) + (FLIP(t27) - t31)) + rrelu_tight_part0(t29, t30, t28))), t43, FMA(t32, t43, -t55)));
-    float t62 = FMA(t58, 1.442695f, 12582912.0f), t63 = 1.0f / t59, t64 = sign_taylor8_hi + t60;
-    float t65 = t62 - 12582912.0f;
-    uint32_t t66 = as_bits(t62);
-    float t67 = FMA(t65, -0.69314575f, t58), t68 = FMA(t65, -1.4286068e-6f, FMA(t48, -t46, FMA(t46, t50, -t58)));
-    float t69 = as_float((((uint32_t)((int32_t)t66 >> 1u)) + 127u) << 23u);
-    float t70 = as_float((127u + ((uint32_t)((int32_t)(t66 + 1u) >> 1u))) << 23u), t71 = t57 + (-0.25f);
-    float t72 = t57 * 2.6474037f, t73 = t57 * t57, t74 = t55 * t64, t75 = -t57, t76 = t69 * t70, t77 = -t63;
-    float t78 = t67 + t68, t79 = t71 * 0.052821796f, t80 = t57 - (t71 - (-0.25f)), t81 = (-1.6227827f) + t72;
-    float t82 = t57 * t73, t83 = FMA(t57, t57, -t73), t84 = sign_taylor7_hi + t74, t85 = 1.0f + t78;
-    float t86 = (-0.21099824f) + t79, t87 = t57 * t81, t88 = t81 - t72, t89 = t55 * t84;
-    float t90 = (t78 - (t85 - 1.0f)) + FMA(POLY4(t78, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
-        0.49999994f), t78 * t78, (t68 + (t67 - t78)) * t85);
-    float t91 = t71 * t86, t92 = 0.5651015f + t87, t93 = sign_taylor6_hi + t89, t94 = 0.28813356f + t91;
-    float t95 = t57 * t92;
-    float t96 = t85 + t90;  // exp(-t^2/2), mantissa
-    float t97 = t90 - (t96 - t85), t98 = t55 * t93, t99 = t71 * t94, t100 = (-0.024969762f) + t95, t101 = t96 * t76;
-    float t102 = sign_taylor5_hi + t98, t103 = (-0.094544634f) + t99, t104 = t73 * t100, t105 = t55 * t102;
-    float t106 = t71 * t103, t107 = sign_taylor4_hi + t105, t108 = (-0.04896455f) + t106, t109 = t55 * t107;
-    float t110 = t71 * t108, t111 = sign_taylor3_hi + t109, t112 = (-0.07985351f) + t110, t113 = t55 * t111;
-    float t114 = t71 * t112, t115 = sign_taylor2_hi + t113, t116 = 0.011417099f + t114, t117 = t55 * t115;
-    float t118 = t71 * t116, t119 = sign_taylor1_hi + t117, t120 = 0.11636546f + t118, t121 = t55 * t119;
-    float t122 = t71 * t120, t123 = sign_taylor0_hi + t121, t124 = 0.17159984f + t122, t125 = t55 * t123;
-    float t126 = t71 * t124, t127 = t36 * t125, t128 = 0.15958369f + t126, t129 = t71 * t128;
-    float t130 = 0.106851034f + t129, t131 = t71 * t130, t132 = 0.05081732f + t131, t133 = t71 * t132;
-    float t134 = 0.014190124f + t133;
-    float t135 = t134 * t82;  // J_2/sqrt(2 pi)
-    float t136 = t135 * t52;
-    float t137 = (t57 * FMA(FMA(t48, 0.25f, FMA(t46, 0.25f, -(t49 - 1.0f))), t75, FMA(t49, t75, 1.0f))) * (t104 +
-        FMA(t73, (-4.0919684e-10f) + FMA(t57, 1.898869e-8f + FMA(t57, 2.729454e-9f + FMA(t57, -6.446888e-11f, ((t72 -
-        (t81 - t88)) + ((-1.6227827f) - t88)) + FMA(t57, 2.6474037f, -t72)), rrelu_tight_part1(t87, t92, 0.5651015f,
-        t81, t57)), ((-0.024969762f) - (t100 - t95)) + FMA(t57, t92, -t95)), FMA(t83, t100, FMA(t73, t100, -t104))));
-    float t138 = FMA(t57, t83, FMA(t57, t73, -t82));
-    float t139 = FMA(t71, 1.8320192e-9f + FMA(t71, (-3.0417104e-9f) + FMA(t71, 3.064601e-9f + FMA(t71, 2.4156916e-9f +
-        FMA(t71, (-4.230759e-10f) + FMA(t71, 3.0972303e-9f + FMA(t71, 6.4846556e-10f + FMA(t71, 1.3132077e-9f +
-        FMA(t71, 2.166517e-9f + FMA(t71, 5.9113985e-9f + FMA(t71, 1.1074869e-9f, FMA(t80, 0.052821796f, (t79 - (t86 -
-        (-0.21099824f))) + FMA(t71, 0.052821796f, -t79))), FMA(t80, t86, (t91 - (t94 - 0.28813356f)) + FMA(t71, t86,
-        -t91))), FMA(t80, t94, rrelu_tight_part1(t99, t103, -0.094544634f, t71, t94))), FMA(t80, t103, (t106 - (t108 -
-        (-0.04896455f))) + FMA(t71, t103, -t106))), FMA(t80, t108, (t110 - (t112 - (-0.07985351f))) + FMA(t71, t108,
-        -t110))), FMA(t80, t112, rrelu_tight_part1(t114, t116, 0.011417099f, t71, t112))), FMA(t80, t116, (t118 - (t120
-        - 0.11636546f)) + FMA(t71, t116, -t118))), FMA(t80, t120, (t122 - (t124 - 0.17159984f)) + FMA(t71, t120,
-        -t122))), FMA(t80, t124, rrelu_tight_part1(t126, t128, 0.15958369f, t71, t124))), FMA(t80, t128,
-        rrelu_tight_part1(t129, t130, 0.106851034f, t71, t128))), FMA(t80, t130, rrelu_tight_part1(t131, t132,
-        0.05081732f, t71, t130)));
-    float t140 = t137 + FMA(t134, t138, FMA((-2.281545e-10f) + FMA(t71, 1.0551207e-9f + t139, FMA(t80, t132,
-        rrelu_tight_part1(t133, t134, 0.014190124f, t71, t132))), t82, FMA(t134, t82, -t135)));
-    float t141 = 2.0f * t135, t142 = t135 * (-1.8949653f), t143 = t135 * 1.1883681f, t144 = 0.3989423f + t136;
-    float t145 = t144 * t63;  // J_1/sqrt(2 pi)
-    float t146 = t46 * t145, t147 = t145 * 0.59418404f, t148 = t145 * t53;
-    float t149 = FMA(t144, t63 * FMA(FMA(t46, t48, FMA(t46, t48, FMA(t46, t46, -t51))) + (t51 - (t59 - 1.0f)), t77,
-        FMA(t59, t77, 1.0f)), FMA((-1.133517e-8f) + FMA(t135, -(t48 * 2.0f), FMA(t140, t52, (t136 - (t144 -
-        0.3989423f)) + FMA(t135, t52, -t136))), t63, FMA(t144, t63, -t145)));
-    float t150 = t145 * 0.7708333f;
-    float t151 = t141 + t146;  // Mills ratio/sqrt(2 pi)
-    float t152 = -(t145 * t147), t153 = t96 * t150, t154 = t151 * 0.3532986f, t155 = t152 * t101, t156 = t36 * t153;
-    float t157 = t155 + t148, t158 = t155 + t154;
-    float t159 = FMA(t152, t97 * t76, FMA(FLIP(FMA(t145, FMA(t145, -1.3245477e-8f, FMA(t149, 0.59418404f, FMA(t145,
-        0.59418404f, -t147))), FMA(t149, t147, FMA(t145, t147, t152)))), t101, FMA(t152, t101, -t155)));
-    float t160 = t70 * (t69 * t156), t161 = t157 + t142, t162 = t158 + t143, t163 = t160 + t19;
-    float t164 = t4 ? t162 : t161, t165 = t54 ? t127 : t163;
-    float t166 = FMA(t36, FMA(t55, sign_taylor0_lo + FMA(t55, sign_taylor1_lo + FMA(t55, sign_taylor2_lo + FMA(t55,
-        sign_taylor3_lo + FMA(t55, sign_taylor4_lo + FMA(t55, sign_taylor5_lo + FMA(t55, sign_taylor6_lo + FMA(t55,
-        sign_taylor7_lo + FMA(t55, sign_taylor8_lo + FMA(sign_taylor9_hi, t61, FMA(sign_taylor9_lo, t55, (t60 - (t64 -
-        sign_taylor8_hi)) + FMA(sign_taylor9_hi, t55, -t60))), FMA(t61, t64, rrelu_tight_part0(t74, t84,
-        sign_taylor7_hi) + FMA(t55, t64, -t74))), FMA(t61, t84, rrelu_tight_part0(t89, t93, sign_taylor6_hi) + FMA(t55,
-        t84, -t89))), FMA(t61, t93, rrelu_tight_part0(t98, t102, sign_taylor5_hi) + FMA(t55, t93, -t98))), FMA(t61,
-        t102, rrelu_tight_part0(t105, t107, sign_taylor4_hi) + FMA(t55, t102, -t105))), FMA(t61, t107,
-        rrelu_tight_part0(t109, t111, sign_taylor3_hi) + FMA(t55, t107, -t109))), FMA(t61, t111,
-        rrelu_tight_part0(t113, t115, sign_taylor2_hi) + FMA(t55, t111, -t113))), FMA(t61, t115,
-        rrelu_tight_part0(t117, t119, sign_taylor1_hi) + FMA(t55, t115, -t117))), FMA(t61, t119,
-        rrelu_tight_part0(t121, t123, sign_taylor0_hi) + FMA(t55, t119, -t121))), FMA(t61, t123, FMA(t55, t123,
-        -t125))), FMA(t42, t125, FMA(t36, t125, -t127)));
-    float t167 = t70 * (t69 * FMA(t36, FMA(t97, t150, FMA(t96, FMA(t145, 1.9868216e-8f, FMA(t149, 0.7708333f, FMA(t145,
-        0.7708333f, -t150))), FMA(t96, t150, -t153))), FMA(t42, t153, FMA(t36, t153, -t156))));
-    float t168 = t4 ? 4.967054e-9f : 0.0f;
-    float t169 = t167 + FMA(t3, t168, rrelu_tight_part0(t19, t163, t160) + FMA(t3, t13, -t19));
-    float t170 = t54 ? t166 : t169, t171 = t165 + t170, t172 = t96 * t164, t173 = t11 * t172;
-    float t174 = t70 * (t69 * t173), t175 = t174 + t20, t176 = t9 * t175;
-    float t177 = (t159 + FMA(t151, 6.6227384e-9f, FMA((2.0f * t140) + FMA(t46, t149, FMA(t48, t145,
-        rrelu_tight_part0(t146, t151, t141) + FMA(t46, t145, -t146))), 0.3532986f, (t155 - (t158 - t154)) + FMA(t151,
-        0.3532986f, -t154)))) + FMA(t135, -2.6490953e-8f, FMA(t140, 1.1883681f, rrelu_tight_part0(t143, t162, t158) +
-        FMA(t135, 1.1883681f, -t143)));
-    float t178 = (t159 + FMA(t145, FMA(t46, -3.973643e-8f, FMA(t48, -1.5416666f, FMA(t46, -1.5416666f, -t53))),
-        FMA(t149, t53, rrelu_tight_part0(t148, t157, t155) + FMA(t145, t53, -t148)))) + FMA(t135, 1.3245477e-8f,
-        FMA(t140, -1.8949653f, rrelu_tight_part0(t142, t161, t157) + FMA(t135, -1.8949653f, -t142)));
-    float t179 = t4 ? t177 : t178;
-    float t180 = t70 * (t69 * FMA(t11, FMA(t97, t164, FMA(t96, t179, FMA(t96, t164, -t172))), FMA(t11, t172, -t173)));
-    float t181 = t4 ? (-8.278423e-10f) : 0.0f;
-    float t182 = t176 + (t9 * (t180 + FMA(t11, t181, rrelu_tight_part0(t20, t175, t174) + FMA(t11, t12, -t20))));
-    *out_mean = t171;
-    *out_var = t182;
+    float t32 = t26 + t30, t33 = t30 - t29, t34 = 1.0f / t22, t35 = t22 * sign_at_hi, t36 = t8 * t22;
+    float t37 = t2 ? 0.0f : t36, t38 = t32 - t26, t39 = t16 + t35, t40 = t22 * t39, t41 = t39 - t35, t42 = t16 * t34;
+    float t43 = FMA(t22, -t22, t18) * (0.5f * t34), t44 = t8 * t43, t45 = t2 ? 0.0f : t44, t46 = 1.0f / t40;
+    _Bool t47 = 18.6875f < t42;
+    float t48 = -t42;
+    float t49 = t47 ? 18.6875f : t42;  // t = min(|mean|/sigma, reach)
+    float t50 = t34 * FMA(t43, t48, FMA(t22, t48, t16)), t51 = t47 ? 0.0f : t50, t52 = FMA(t49, 0.25f, 1.0f);
+    float t53 = t49 * (-0.5f), t54 = t49 * t49, t55 = -(t49 * 2.0f), t56 = t49 * (-1.5416666f);
+    _Bool t57 = t4 & (ABS(t49 - sign_at_hi) < sign_width_hi);
+    float t58 = t32 * t46;  // t - t0
+    float t59 = -t46;
+    float t60 = 1.0f / t52;  // u = 1/(1 + t/4)
+    float t61 = t49 * t53, t62 = 1.0f + t54, t63 = sign_taylor9_hi * t58;
+    float t64 = FMA(t32, t46 * FMA(FMA(t22, FMA(t22, sign_at_lo, FMA(t43, sign_at_hi, ((t35 - (t39 - t41)) + (t16 -
+        t41)) + FMA(t22, sign_at_hi, -t35))), FMA(t43, t39, FMA(t22, t39, -t40))), t59, FMA(t40, t59, 1.0f)), FMA(((t26
+        - (t32 - t38)) + (t30 - t38)) + ((FLIP(FMA(t18, sign_square_lo, t28)) - (t18 * sign_square_rest_hi)) + (((t25 -
+        (t29 - t31)) + (FLIP(t27) - t31)) + ((t29 - (t30 - t33)) + (t28 - t33)))), t46, FMA(t32, t46, -t58)));
+    float t65 = FMA(t61, 1.442695f, 12582912.0f), t66 = 1.0f / t62, t67 = sign_taylor8_hi + t63;
+    float t68 = t65 - 12582912.0f;
+    uint32_t t69 = as_bits(t65);
+    float t70 = FMA(t68, -0.69314575f, t61), t71 = FMA(t68, -1.4286068e-6f, FMA(t51, -t49, FMA(t49, t53, -t61)));
+    float t72 = as_float((((uint32_t)((int32_t)t69 >> 1u)) + 127u) << 23u);
+    float t73 = as_float((127u + ((uint32_t)((int32_t)(t69 + 1u) >> 1u))) << 23u), t74 = t60 + (-0.25f);
+    float t75 = t60 * 2.6474037f, t76 = t60 * t60, t77 = t58 * t67, t78 = -t60, t79 = t72 * t73, t80 = -t66;
+    float t81 = t70 + t71, t82 = t74 * 0.052821796f, t83 = t60 - (t74 - (-0.25f)), t84 = (-1.6227827f) + t75;
+    float t85 = t60 * t76, t86 = FMA(t60, t60, -t76), t87 = sign_taylor7_hi + t77, t88 = 1.0f + t81;
+    float t89 = (-0.21099824f) + t82, t90 = t60 * t84, t91 = t84 - t75, t92 = t87 - t77, t93 = t58 * t87;
+    float t94 = (t81 - (t88 - 1.0f)) + FMA(POLY4(t81, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f,
+        0.49999994f), t81 * t81, (t71 + (t70 - t81)) * t88);
+    float t95 = t74 * t89, t96 = 0.5651015f + t90, t97 = sign_taylor6_hi + t93, t98 = 0.28813356f + t95;
+    float t99 = t96 - t90, t100 = t60 * t96;
+    float t101 = t88 + t94;  // exp(-t^2/2), mantissa
+    float t102 = t94 - (t101 - t88), t103 = t97 - t93, t104 = t58 * t97, t105 = t74 * t98;
+    float t106 = (-0.024969762f) + t100, t107 = t101 * t79, t108 = sign_taylor5_hi + t104;
+    float t109 = (-0.094544634f) + t105, t110 = t76 * t106, t111 = t108 - t104, t112 = t58 * t108, t113 = t74 * t109;
+    float t114 = t109 - t105, t115 = sign_taylor4_hi + t112, t116 = (-0.04896455f) + t113, t117 = t115 - t112;
+    float t118 = t58 * t115, t119 = t74 * t116, t120 = sign_taylor3_hi + t118, t121 = (-0.07985351f) + t119;
+    float t122 = t120 - t118, t123 = t58 * t120, t124 = t74 * t121, t125 = sign_taylor2_hi + t123;
+    float t126 = 0.011417099f + t124, t127 = t125 - t123, t128 = t58 * t125, t129 = t74 * t126, t130 = t126 - t124;
+    float t131 = sign_taylor1_hi + t128, t132 = 0.11636546f + t129, t133 = t131 - t128, t134 = t58 * t131;
+    float t135 = t74 * t132, t136 = sign_taylor0_hi + t134, t137 = 0.17159984f + t135, t138 = t136 - t134;
+    float t139 = t58 * t136, t140 = t74 * t137, t141 = t37 * t139, t142 = 0.15958369f + t140, t143 = t74 * t142;
+    float t144 = t142 - t140, t145 = 0.106851034f + t143, t146 = t74 * t145, t147 = t145 - t143;
+    float t148 = 0.05081732f + t146, t149 = t74 * t148, t150 = t148 - t146, t151 = 0.014190124f + t149;
+    float t152 = t151 - t149;
+    float t153 = t151 * t85;  // J_2/sqrt(2 pi)
+    float t154 = t153 * t55;
+    float t155 = (t60 * FMA(FMA(t51, 0.25f, FMA(t49, 0.25f, -(t52 - 1.0f))), t78, FMA(t52, t78, 1.0f))) * (t110 +
+        FMA(t76, (-4.0919684e-10f) + FMA(t60, 1.898869e-8f + FMA(t60, 2.729454e-9f + FMA(t60, -6.446888e-11f, ((t75 -
+        (t84 - t91)) + ((-1.6227827f) - t91)) + FMA(t60, 2.6474037f, -t75)), ((t90 - (t96 - t99)) + (0.5651015f - t99))
+        + FMA(t60, t84, -t90)), ((-0.024969762f) - (t106 - t100)) + FMA(t60, t96, -t100)), FMA(t86, t106, FMA(t76,
+        t106, -t110))));
+    float t156 = FMA(t60, t86, FMA(t60, t76, -t85));
+    float t157 = FMA(t74, 1.8320192e-9f + FMA(t74, (-3.0417104e-9f) + FMA(t74, 3.064601e-9f + FMA(t74, 2.4156916e-9f +
+        FMA(t74, (-4.230759e-10f) + FMA(t74, 3.0972303e-9f + FMA(t74, 6.4846556e-10f + FMA(t74, 1.3132077e-9f +
+        FMA(t74, 2.166517e-9f + FMA(t74, 5.9113985e-9f + FMA(t74, 1.1074869e-9f, FMA(t83, 0.052821796f, (t82 - (t89 -
+        (-0.21099824f))) + FMA(t74, 0.052821796f, -t82))), FMA(t83, t89, (t95 - (t98 - 0.28813356f)) + FMA(t74, t89,
+        -t95))), FMA(t83, t98, ((t105 - (t109 - t114)) + ((-0.094544634f) - t114)) + FMA(t74, t98, -t105))), FMA(t83,
+        t109, (t113 - (t116 - (-0.04896455f))) + FMA(t74, t109, -t113))), FMA(t83, t116, (t119 - (t121 -
+        (-0.07985351f))) + FMA(t74, t116, -t119))), FMA(t83, t121, ((t124 - (t126 - t130)) + (0.011417099f - t130)) +
+        FMA(t74, t121, -t124))), FMA(t83, t126, (t129 - (t132 - 0.11636546f)) + FMA(t74, t126, -t129))), FMA(t83, t132,
+        (t135 - (t137 - 0.17159984f)) + FMA(t74, t132, -t135))), FMA(t83, t137, ((t140 - (t142 - t144)) + (0.15958369f
+        - t144)) + FMA(t74, t137, -t140))), FMA(t83, t142, ((t143 - (t145 - t147)) + (0.106851034f - t147)) + FMA(t74,
+        t142, -t143))), FMA(t83, t145, ((t146 - (t148 - t150)) + (0.05081732f - t150)) + FMA(t74, t145, -t146)));
+    float t158 = t155 + FMA(t151, t156, FMA((-2.281545e-10f) + FMA(t74, 1.0551207e-9f + t157, FMA(t83, t148, ((t149 -
+        (t151 - t152)) + (0.014190124f - t152)) + FMA(t74, t148, -t149))), t85, FMA(t151, t85, -t153)));
+    float t159 = 2.0f * t153, t160 = t153 * (-1.8949653f), t161 = t153 * 1.1883681f, t162 = 0.3989423f + t154;
+    float t163 = t162 * t66;  // J_1/sqrt(2 pi)
+    float t164 = t49 * t163, t165 = t163 * 0.59418404f, t166 = t163 * t56;
+    float t167 = FMA(t162, t66 * FMA(FMA(t49, t51, FMA(t49, t51, FMA(t49, t49, -t54))) + (t54 - (t62 - 1.0f)), t80,
+        FMA(t62, t80, 1.0f)), FMA((-1.133517e-8f) + FMA(t153, -(t51 * 2.0f), FMA(t158, t55, (t154 - (t162 -
+        0.3989423f)) + FMA(t153, t55, -t154))), t66, FMA(t162, t66, -t163)));
+    float t168 = t163 * 0.7708333f;
+    float t169 = t159 + t164;  // Mills ratio/sqrt(2 pi)
+    float t170 = -(t163 * t165), t171 = t101 * t168, t172 = t169 - t164, t173 = t169 * 0.3532986f, t174 = t170 * t107;
+    float t175 = t37 * t171, t176 = t174 + t166, t177 = t174 + t173;
+    float t178 = FMA(t170, t102 * t79, FMA(FLIP(FMA(t163, FMA(t163, -1.3245477e-8f, FMA(t167, 0.59418404f, FMA(t163,
+        0.59418404f, -t165))), FMA(t167, t165, FMA(t163, t165, t170)))), t107, FMA(t170, t107, -t174)));
+    float t179 = t73 * (t72 * t175), t180 = t176 - t166, t181 = t176 + t160, t182 = t177 + t161, t183 = t179 + t19;
+    float t184 = t181 - t160, t185 = t4 ? t182 : t181, t186 = t182 - t161, t187 = t183 - t19, t188 = t57 ? t141 : t183;
+    float t189 = FMA(t37, FMA(t58, sign_taylor0_lo + FMA(t58, sign_taylor1_lo + FMA(t58, sign_taylor2_lo + FMA(t58,
+        sign_taylor3_lo + FMA(t58, sign_taylor4_lo + FMA(t58, sign_taylor5_lo + FMA(t58, sign_taylor6_lo + FMA(t58,
+        sign_taylor7_lo + FMA(t58, sign_taylor8_lo + FMA(sign_taylor9_hi, t64, FMA(sign_taylor9_lo, t58, (t63 - (t67 -
+        sign_taylor8_hi)) + FMA(sign_taylor9_hi, t58, -t63))), FMA(t64, t67, ((t77 - (t87 - t92)) + (sign_taylor7_hi -
+        t92)) + FMA(t58, t67, -t77))), FMA(t64, t87, ((t93 - (t97 - t103)) + (sign_taylor6_hi - t103)) + FMA(t58, t87,
+        -t93))), FMA(t64, t97, ((t104 - (t108 - t111)) + (sign_taylor5_hi - t111)) + FMA(t58, t97, -t104))), FMA(t64,
+        t108, ((t112 - (t115 - t117)) + (sign_taylor4_hi - t117)) + FMA(t58, t108, -t112))), FMA(t64, t115, ((t118 -
+        (t120 - t122)) + (sign_taylor3_hi - t122)) + FMA(t58, t115, -t118))), FMA(t64, t120, ((t123 - (t125 - t127)) +
+        (sign_taylor2_hi - t127)) + FMA(t58, t120, -t123))), FMA(t64, t125, ((t128 - (t131 - t133)) + (sign_taylor1_hi
+        - t133)) + FMA(t58, t125, -t128))), FMA(t64, t131, ((t134 - (t136 - t138)) + (sign_taylor0_hi - t138)) +
+        FMA(t58, t131, -t134))), FMA(t64, t136, FMA(t58, t136, -t139))), FMA(t45, t139, FMA(t37, t139, -t141)));
+    float t190 = t73 * (t72 * FMA(t37, FMA(t102, t168, FMA(t101, FMA(t163, 1.9868216e-8f, FMA(t167, 0.7708333f,
+        FMA(t163, 0.7708333f, -t168))), FMA(t101, t168, -t171))), FMA(t45, t171, FMA(t37, t171, -t175))));
+    float t191 = t4 ? 4.967054e-9f : 0.0f;
+    float t192 = t190 + FMA(t3, t191, ((t19 - (t183 - t187)) + (t179 - t187)) + FMA(t3, t13, -t19));
+    float t193 = t57 ? t189 : t192, t194 = t188 + t193, t195 = t101 * t185, t196 = t11 * t195;
+    float t197 = t73 * (t72 * t196), t198 = t197 + t20, t199 = t198 - t20, t200 = t9 * t198;
+    float t201 = (t178 + FMA(t169, 6.6227384e-9f, FMA((2.0f * t158) + FMA(t49, t167, FMA(t51, t163, ((t164 - (t169 -
+        t172)) + (t159 - t172)) + FMA(t49, t163, -t164))), 0.3532986f, (t174 - (t177 - t173)) + FMA(t169, 0.3532986f,
+        -t173)))) + FMA(t153, -2.6490953e-8f, FMA(t158, 1.1883681f, ((t161 - (t182 - t186)) + (t177 - t186)) +
+        FMA(t153, 1.1883681f, -t161)));
+    float t202 = (t178 + FMA(t163, FMA(t49, -3.973643e-8f, FMA(t51, -1.5416666f, FMA(t49, -1.5416666f, -t56))),
+        FMA(t167, t56, ((t166 - (t176 - t180)) + (t174 - t180)) + FMA(t163, t56, -t166)))) + FMA(t153, 1.3245477e-8f,
+        FMA(t158, -1.8949653f, ((t160 - (t181 - t184)) + (t176 - t184)) + FMA(t153, -1.8949653f, -t160)));
+    float t203 = t4 ? t201 : t202;
+    float t204 = t73 * (t72 * FMA(t11, FMA(t102, t185, FMA(t101, t203, FMA(t101, t185, -t195))), FMA(t11, t195,
+        -t196)));
+    float t205 = t4 ? (-8.278423e-10f) : 0.0f;
+    float t206 = t200 + (t9 * (t204 + FMA(t11, t205, ((t20 - (t198 - t199)) + (t197 - t199)) + FMA(t11, t12, -t20))));
+    *out_mean = t194;
+    *out_var = t206;
 }
 
 void rrelu_tight_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -225,56 +217,57 @@ INLINE void rrelu_tight_backward_element(
     float t58 = (t53 - (t56 - 1.0f)) + FMA(t54, t55, (t42 + (t41 - t53)) * t56);
     float t59 = 1.0f + t57;  // exp(-t^2/2), mantissa
     float t60 = t59 * (t44 * t45), t61 = FMA(t57, 0.153759f, 0.153759f), t62 = t56 + t58, t63 = t58 - (t62 - t56);
-    float t64 = t23 * t61, t65 = t46 * t49, t66 = 0.106851034f + t65, t67 = t46 * t66, t68 = 0.05081732f + t67;
-    float t69 = t46 * t68, t70 = 0.014190124f + t69;
-    float t71 = t70 * t50;  // J_2/sqrt(2 pi)
-    float t72 = t71 * t43;
-    float t73 = ((t33 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t48, FMA(t29, t48, 1.0f))) * (POLY3(t33,
-        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t47 + t51))) + FMA(t70, FMA(t33, t51, FMA(t33, t47,
-        -t50)), FMA((-2.281545e-10f) + FMA(t46, 1.0551207e-9f + FMA(t46, 1.8320192e-9f + rrelu_tight_part1(t65, t66,
-        0.106851034f, t46, t49), rrelu_tight_part1(t67, t68, 0.05081732f, t66, t46)), rrelu_tight_part1(t69, t70,
-        0.014190124f, t68, t46)), t50, FMA(t70, t50, -t71)));
-    float t74 = 2.0f * t71, t75 = 0.3989423f + t72;
-    float t76 = t75 * t36;  // J_1/sqrt(2 pi)
-    float t77 = t26 * t76;
-    float t78 = FMA(t75, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t30))) + (t30 - (t34 - 1.0f)), t52,
-        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t73, t43, (t72 - (t75 - 0.3989423f)) + FMA(t71, t43, -t72)),
-        t36, FMA(t75, t36, -t76)));
-    float t79 = t76 * 1.1883681f, t80 = t76 * 0.3532986f;
-    float t81 = t74 + t77;  // Mills ratio/sqrt(2 pi)
-    float t82 = FMA(t76, 1.1883681f, -t79);
-    float t83 = (2.0f * t73) + FMA(t26, t78, FMA(t28, t76, rrelu_tight_part0(t77, t81, t74) + FMA(t26, t76, -t77)));
-    float t84 = t81 * t79, t85 = t81 * t32, t86 = t81 * (-0.94748265f), t87 = t81 * 0.94748265f;
-    float t88 = t81 * 0.7708333f;
-    float t89 = t84 + FMA(t81, FMA(t76, -2.6490953e-8f, FMA(t78, 1.1883681f, t82)), FMA(t83, t79, FMA(t81, t79,
-        -t84)));
-    float t90 = t60 * (-(0.3989423f * (0.59418404f * (t76 + t78)))), t91 = FMA(0.3989423f, t38 * (-0.7708333f), t90);
-    float t92 = FMA(0.3989423f, t38 * 0.1766493f, t90);
-    float t93 = t88 + FMA(t81, 1.9868216e-8f, FMA(t83, 0.7708333f, FMA(t81, 0.7708333f, -t88)));
-    float t94 = (-0.7708333f) * (t81 + t83), t95 = t4 ? t93 : t94, t96 = t60 * t89;
-    float t97 = FMA(0.3989423f, 0.3532986f, t60 * (-t89)), t98 = t91 + t86, t99 = t92 + t87, t100 = t96 + t85;
-    float t101 = t4 ? t99 : t98, t102 = t62 * t101, t103 = t100 + t80, t104 = t79 + t97, t105 = t4 ? t104 : t103;
-    float t106 = t45 * (t44 * t102), t107 = t105 * t62, t108 = t18 * t107, t109 = t12 + t106;
-    float t110 = FMA(t76, -2.6490953e-8f, FMA(t78, 1.1883681f, t82 + rrelu_tight_part0(t79, t104, t97)));
-    float t111 = FMA(t81, FMA(t26, 3.973643e-8f, FMA(t28, 1.5416666f, FMA(t26, 1.5416666f, -t32))), FMA(t83, t32,
-        rrelu_tight_part0(t85, t100, t96) + FMA(t81, t32, -t85))) + FMA(t76, 6.6227384e-9f, FMA(t78, 0.3532986f, (t80 -
-        (t103 - t100)) + FMA(t76, 0.3532986f, -t80)));
-    float t112 = t4 ? t110 : t111, t113 = FMA(t105, t63, FMA(t112, t62, FMA(t105, t62, -t107))), t114 = t8 * t20;
-    float t115 = t2 ? 0.0f : t114;
-    float t116 = t45 * (t44 * (t108 + FMA(t18, t113, FMA(t115, t107, FMA(t18, t107, -t108)))));
-    float t117 = t4 ? 0.22916667f : 1.0f;
-    float t118 = FMA(t116, grad_var, (t117 + (t45 * (FMA(t57, t95, t95) * t44))) * grad_mean);
-    float t119 = FMA(t81, -6.6227384e-9f, FMA(t83, 0.94748265f, rrelu_tight_part0(t87, t99, t92) + FMA(t81,
-        0.94748265f, -t87)));
-    float t120 = FMA(t81, 6.6227384e-9f, FMA(t83, -0.94748265f, rrelu_tight_part0(t86, t98, t91) + FMA(t81,
-        -0.94748265f, -t86)));
-    float t121 = t4 ? t119 : t120;
-    float t122 = t109 + ((t45 * (t44 * FMA(t63, t101, FMA(t62, t121, FMA(t62, t101, -t102))))) + rrelu_tight_part0(t12,
-        t109, t106));
-    float t123 = t6 * (t16 * FMA(t20, t21, FMA(t15, t21, 1.0f))), t124 = t2 ? 0.0f : t123;
-    float t125 = FMA(grad_var, t122, (t45 * (t44 * (t64 + FMA(t124, t61, FMA(t23, t61, -t64))))) * grad_mean);
-    *out_grad_mean = t118;
-    *out_grad_var = t125;
+    float t64 = t23 * t61, t65 = t46 * t49, t66 = 0.106851034f + t65, t67 = t46 * t66, t68 = t66 - t65;
+    float t69 = 0.05081732f + t67, t70 = t69 - t67, t71 = t46 * t69, t72 = 0.014190124f + t71, t73 = t72 - t71;
+    float t74 = t72 * t50;  // J_2/sqrt(2 pi)
+    float t75 = t74 * t43;
+    float t76 = ((t33 * FMA(FMA(t28, 0.25f, FMA(t26, 0.25f, -(t29 - 1.0f))), t48, FMA(t29, t48, 1.0f))) * (POLY3(t33,
+        2.6474037f, -1.6227827f, 0.5651015f, -0.024969762f) * (t47 + t51))) + FMA(t72, FMA(t33, t51, FMA(t33, t47,
+        -t50)), FMA((-2.281545e-10f) + FMA(t46, 1.0551207e-9f + FMA(t46, 1.8320192e-9f + (((t65 - (t66 - t68)) +
+        (0.106851034f - t68)) + FMA(t46, t49, -t65)), ((t67 - (t69 - t70)) + (0.05081732f - t70)) + FMA(t46, t66,
+        -t67)), ((t71 - (t72 - t73)) + (0.014190124f - t73)) + FMA(t46, t69, -t71)), t50, FMA(t72, t50, -t74)));
+    float t77 = 2.0f * t74, t78 = 0.3989423f + t75;
+    float t79 = t78 * t36;  // J_1/sqrt(2 pi)
+    float t80 = t26 * t79;
+    float t81 = FMA(t78, t36 * FMA(FMA(t26, t28, FMA(t26, t28, FMA(t26, t26, -t30))) + (t30 - (t34 - 1.0f)), t52,
+        FMA(t34, t52, 1.0f)), FMA((-1.133517e-8f) + FMA(t76, t43, (t75 - (t78 - 0.3989423f)) + FMA(t74, t43, -t75)),
+        t36, FMA(t78, t36, -t79)));
+    float t82 = t79 * 1.1883681f, t83 = t79 * 0.3532986f;
+    float t84 = t77 + t80;  // Mills ratio/sqrt(2 pi)
+    float t85 = FMA(t79, 1.1883681f, -t82), t86 = t84 - t80;
+    float t87 = (2.0f * t76) + FMA(t26, t81, FMA(t28, t79, ((t80 - (t84 - t86)) + (t77 - t86)) + FMA(t26, t79, -t80)));
+    float t88 = t84 * t82, t89 = t84 * t32, t90 = t84 * (-0.94748265f), t91 = t84 * 0.94748265f;
+    float t92 = t84 * 0.7708333f;
+    float t93 = t88 + FMA(t84, FMA(t79, -2.6490953e-8f, FMA(t81, 1.1883681f, t85)), FMA(t87, t82, FMA(t84, t82,
+        -t88)));
+    float t94 = t60 * (-(0.3989423f * (0.59418404f * (t79 + t81)))), t95 = FMA(0.3989423f, t38 * (-0.7708333f), t94);
+    float t96 = FMA(0.3989423f, t38 * 0.1766493f, t94);
+    float t97 = t92 + FMA(t84, 1.9868216e-8f, FMA(t87, 0.7708333f, FMA(t84, 0.7708333f, -t92)));
+    float t98 = (-0.7708333f) * (t84 + t87), t99 = t4 ? t97 : t98, t100 = t60 * t93;
+    float t101 = FMA(0.3989423f, 0.3532986f, t60 * (-t93)), t102 = t95 + t90, t103 = t96 + t91, t104 = t100 + t89;
+    float t105 = t102 - t90, t106 = t4 ? t103 : t102, t107 = t103 - t91, t108 = t62 * t106, t109 = t104 - t89;
+    float t110 = t104 + t83, t111 = t82 + t101, t112 = t4 ? t111 : t110, t113 = t45 * (t44 * t108), t114 = t111 - t82;
+    float t115 = t112 * t62, t116 = t18 * t115, t117 = t12 + t113;
+    float t118 = FMA(t79, -2.6490953e-8f, FMA(t81, 1.1883681f, t85 + ((t82 - (t111 - t114)) + (t101 - t114))));
+    float t119 = FMA(t84, FMA(t26, 3.973643e-8f, FMA(t28, 1.5416666f, FMA(t26, 1.5416666f, -t32))), FMA(t87, t32, ((t89
+        - (t104 - t109)) + (t100 - t109)) + FMA(t84, t32, -t89))) + FMA(t79, 6.6227384e-9f, FMA(t81, 0.3532986f, (t83 -
+        (t110 - t104)) + FMA(t79, 0.3532986f, -t83)));
+    float t120 = t4 ? t118 : t119, t121 = FMA(t112, t63, FMA(t120, t62, FMA(t112, t62, -t115))), t122 = t8 * t20;
+    float t123 = t2 ? 0.0f : t122;
+    float t124 = t45 * (t44 * (t116 + FMA(t18, t121, FMA(t123, t115, FMA(t18, t115, -t116)))));
+    float t125 = t4 ? 0.22916667f : 1.0f;
+    float t126 = FMA(t124, grad_var, (t125 + (t45 * (FMA(t57, t99, t99) * t44))) * grad_mean), t127 = t117 - t12;
+    float t128 = FMA(t84, -6.6227384e-9f, FMA(t87, 0.94748265f, ((t91 - (t103 - t107)) + (t96 - t107)) + FMA(t84,
+        0.94748265f, -t91)));
+    float t129 = FMA(t84, 6.6227384e-9f, FMA(t87, -0.94748265f, ((t90 - (t102 - t105)) + (t95 - t105)) + FMA(t84,
+        -0.94748265f, -t90)));
+    float t130 = t4 ? t128 : t129;
+    float t131 = t117 + ((t45 * (t44 * FMA(t63, t106, FMA(t62, t130, FMA(t62, t106, -t108))))) + ((t12 - (t117 - t127))
+        + (t113 - t127)));
+    float t132 = t6 * (t16 * FMA(t20, t21, FMA(t15, t21, 1.0f))), t133 = t2 ? 0.0f : t132;
+    float t134 = FMA(grad_var, t131, (t45 * (t44 * (t64 + FMA(t133, t61, FMA(t23, t61, -t64))))) * grad_mean);
+    *out_grad_mean = t126;
+    *out_grad_var = t134;
 }
 
 void rrelu_tight_backward(

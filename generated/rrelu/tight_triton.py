@@ -11,20 +11,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1, p2):
-    t0 = p1 - p0
-    t1 = (p0 - (p1 - t0)) + (p2 - t0)
-    return t1
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4):
-    t0 = p1 - p0
-    t1 = ((p0 - (p1 - t0)) + (p2 - t0)) + tl.fma(p4, p3, p0 * -1.0)
-    return t1
-
-
-@triton.jit
 def rrelu_tight_forward(
     mean, var, sign_width_hi, sign_width_lo, sign_at_hi, sign_at_lo, sign_square_hi, sign_square_lo,
     sign_square_rest_hi, sign_square_rest_lo, sign_taylor0_hi, sign_taylor0_lo, sign_taylor1_hi, sign_taylor1_lo,
@@ -101,147 +87,175 @@ def rrelu_tight_forward(
     t66 = (-1.6227827) + t65
     t67 = t27 * t66
     t68 = 0.5651015 + t67
-    t69 = t66 - t65
-    t70 = t27 * t68
-    t71 = (-0.024969762) + t70
-    t72 = t53 * t71
-    t73 = tl.fma(t27, t27, t53 * -1.0)
-    t74 = t27 * -1.0
-    t75 = t27 - (t28 - (-0.25))
-    t76 = ((t27 * tl.fma(tl.fma(t19, 0.25, tl.fma(t11, 0.25, (t26 - 1.0) * -1.0)), t74, tl.fma(t26, t74, 1.0))) * (t72
+    t69 = t68 - t67
+    t70 = t66 - t65
+    t71 = t27 * t68
+    t72 = (-0.024969762) + t71
+    t73 = t53 * t72
+    t74 = tl.fma(t27, t27, t53 * -1.0)
+    t75 = t27 * -1.0
+    t76 = t27 - (t28 - (-0.25))
+    t77 = t34 - t33
+    t78 = t40 - t39
+    t79 = t46 - t45
+    t80 = t48 - t47
+    t81 = t50 - t49
+    t82 = t52 - t51
+    t83 = ((t27 * tl.fma(tl.fma(t19, 0.25, tl.fma(t11, 0.25, (t26 - 1.0) * -1.0)), t75, tl.fma(t26, t75, 1.0))) * (t73
         + tl.fma(t53, (-4.0919684e-10) + tl.fma(t27, 1.898869e-8 + tl.fma(t27, 2.729454e-9 + tl.fma(t27, -6.446888e-11,
-        ((t65 - (t66 - t69)) + ((-1.6227827) - t69)) + tl.fma(t27, 2.6474037, t65 * -1.0)), _part1(t67, t68, 0.5651015,
-        t66, t27)), ((-0.024969762) - (t71 - t70)) + tl.fma(t27, t68, t70 * -1.0)), tl.fma(t73, t71, tl.fma(t53, t71,
-        t72 * -1.0)))))
-    t77 = tl.fma(t27, t73, tl.fma(t27, t53, t54 * -1.0))
-    t78 = (tl.fma(t28, 1.8320192e-9 + tl.fma(t28, (-3.0417104e-9) + tl.fma(t28, 3.064601e-9 + tl.fma(t28, 2.4156916e-9
+        ((t65 - (t66 - t70)) + ((-1.6227827) - t70)) + tl.fma(t27, 2.6474037, t65 * -1.0)), ((t67 - (t68 - t69)) +
+        (0.5651015 - t69)) + tl.fma(t27, t66, t67 * -1.0)), ((-0.024969762) - (t72 - t71)) + tl.fma(t27, t68, t71 *
+        -1.0)), tl.fma(t74, t72, tl.fma(t53, t72, t73 * -1.0)))))
+    t84 = tl.fma(t27, t74, tl.fma(t27, t53, t54 * -1.0))
+    t85 = (tl.fma(t28, 1.8320192e-9 + tl.fma(t28, (-3.0417104e-9) + tl.fma(t28, 3.064601e-9 + tl.fma(t28, 2.4156916e-9
         + tl.fma(t28, (-4.230759e-10) + tl.fma(t28, 3.0972303e-9 + tl.fma(t28, 6.4846556e-10 + tl.fma(t28, 1.3132077e-9
-        + tl.fma(t28, 2.166517e-9 + tl.fma(t28, 5.9113985e-9 + tl.fma(t28, 1.1074869e-9, tl.fma(t75, 0.052821796, (t29
-        - (t30 - (-0.21099824))) + tl.fma(t28, 0.052821796, t29 * -1.0))), tl.fma(t75, t30, (t31 - (t32 - 0.28813356))
-        + tl.fma(t28, t30, t31 * -1.0))), tl.fma(t75, t32, _part1(t33, t34, -0.094544634, t28, t32))), tl.fma(t75, t34,
-        (t35 - (t36 - (-0.04896455))) + tl.fma(t28, t34, t35 * -1.0))), tl.fma(t75, t36, (t37 - (t38 - (-0.07985351)))
-        + tl.fma(t28, t36, t37 * -1.0))), tl.fma(t75, t38, _part1(t39, t40, 0.011417099, t28, t38))), tl.fma(t75, t40,
-        (t41 - (t42 - 0.11636546)) + tl.fma(t28, t40, t41 * -1.0))), tl.fma(t75, t42, (t43 - (t44 - 0.17159984)) +
-        tl.fma(t28, t42, t43 * -1.0))), tl.fma(t75, t44, _part1(t45, t46, 0.15958369, t28, t44))), tl.fma(t75, t46,
-        _part1(t47, t48, 0.106851034, t28, t46))), tl.fma(t75, t48, _part1(t49, t50, 0.05081732, t28, t48))))
-    t79 = (t76 + tl.fma(t52, t77, tl.fma((-2.281545e-10) + tl.fma(t28, 1.0551207e-9 + t78, tl.fma(t75, t50, _part1(t51,
-        t52, 0.014190124, t28, t50))), t54, tl.fma(t52, t54, t55 * -1.0))))
-    t80 = t61 * -1.0
-    t81 = (tl.fma(t58, t61 * tl.fma(tl.fma(t11, t19, tl.fma(t11, t19, tl.fma(t11, t11, t59 * -1.0))) + (t59 - (t60 -
-        1.0)), t80, tl.fma(t60, t80, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t55, (t19 * 2.0) * -1.0, tl.fma(t79, t56,
+        + tl.fma(t28, 2.166517e-9 + tl.fma(t28, 5.9113985e-9 + tl.fma(t28, 1.1074869e-9, tl.fma(t76, 0.052821796, (t29
+        - (t30 - (-0.21099824))) + tl.fma(t28, 0.052821796, t29 * -1.0))), tl.fma(t76, t30, (t31 - (t32 - 0.28813356))
+        + tl.fma(t28, t30, t31 * -1.0))), tl.fma(t76, t32, ((t33 - (t34 - t77)) + ((-0.094544634) - t77)) + tl.fma(t28,
+        t32, t33 * -1.0))), tl.fma(t76, t34, (t35 - (t36 - (-0.04896455))) + tl.fma(t28, t34, t35 * -1.0))),
+        tl.fma(t76, t36, (t37 - (t38 - (-0.07985351))) + tl.fma(t28, t36, t37 * -1.0))), tl.fma(t76, t38, ((t39 - (t40
+        - t78)) + (0.011417099 - t78)) + tl.fma(t28, t38, t39 * -1.0))), tl.fma(t76, t40, (t41 - (t42 - 0.11636546)) +
+        tl.fma(t28, t40, t41 * -1.0))), tl.fma(t76, t42, (t43 - (t44 - 0.17159984)) + tl.fma(t28, t42, t43 * -1.0))),
+        tl.fma(t76, t44, ((t45 - (t46 - t79)) + (0.15958369 - t79)) + tl.fma(t28, t44, t45 * -1.0))), tl.fma(t76, t46,
+        ((t47 - (t48 - t80)) + (0.106851034 - t80)) + tl.fma(t28, t46, t47 * -1.0))), tl.fma(t76, t48, ((t49 - (t50 -
+        t81)) + (0.05081732 - t81)) + tl.fma(t28, t48, t49 * -1.0))))
+    t86 = (t83 + tl.fma(t52, t84, tl.fma((-2.281545e-10) + tl.fma(t28, 1.0551207e-9 + t85, tl.fma(t76, t50, ((t51 -
+        (t52 - t82)) + (0.014190124 - t82)) + tl.fma(t28, t50, t51 * -1.0))), t54, tl.fma(t52, t54, t55 * -1.0))))
+    t87 = t61 * -1.0
+    t88 = (tl.fma(t58, t61 * tl.fma(tl.fma(t11, t19, tl.fma(t11, t19, tl.fma(t11, t11, t59 * -1.0))) + (t59 - (t60 -
+        1.0)), t87, tl.fma(t60, t87, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t55, (t19 * 2.0) * -1.0, tl.fma(t86, t56,
         (t57 - (t58 - 0.3989423)) + tl.fma(t55, t56, t57 * -1.0))), t61, tl.fma(t58, t61, t62 * -1.0))))
-    t82 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t83 = tl.where(t4, 0.0, t82 * t7)
-    t84 = t83 * t64
-    t85 = tl.where(t4, 0.0, t82 * t17)
-    t86 = t14.to(tl.int32, bitcast=True)
-    t87 = (((t86 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t88 = ((127 + ((t86 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t89 = t88 * (t87 * t84)
-    t90 = mean < 0.0
-    t91 = tl.where(t90, -0.22916667, 1.0)
-    t92 = t3 * t91
-    t93 = t89 + t92
-    t94 = t5 * t5
-    t95 = tl.fma(t5, t5, t94 * -1.0)
-    t96 = t6 * sign_square_hi
-    t97 = tl.fma(t6, sign_square_hi, t96 * -1.0)
-    t98 = t95 - t97
-    t99 = t98 - t95
-    t100 = t6 * sign_square_lo
-    t101 = t98 - t100
-    t102 = t100 * -1.0
-    t103 = t94 - t96
-    t104 = t103 + t101
-    t105 = t7 * sign_at_hi
-    t106 = t5 + t105
-    t107 = t7 * t106
-    t108 = tl.div_rn(1.0, t107)
-    t109 = t104 * t108  # t - t0
-    t110 = t108 * -1.0
-    t111 = (tl.fma(t104, t108 * tl.fma(tl.fma(t7, tl.fma(t7, sign_at_lo, tl.fma(t17, sign_at_hi, _part0(t105, t106, t5)
-        + tl.fma(t7, sign_at_hi, t105 * -1.0))), tl.fma(t17, t106, tl.fma(t7, t106, t107 * -1.0))), t110, tl.fma(t107,
-        t110, 1.0)), tl.fma(_part0(t103, t104, t101) + (((tl.fma(t6, sign_square_lo, t102) * -1.0) - (t6 *
-        sign_square_rest_hi)) + (((t95 - (t98 - t99)) + ((t97 * -1.0) - t99)) + _part0(t98, t101, t102))), t108,
-        tl.fma(t104, t108, t109 * -1.0))))
-    t112 = sign_taylor9_hi * t109
-    t113 = sign_taylor8_hi + t112
-    t114 = t109 * t113
-    t115 = sign_taylor7_hi + t114
-    t116 = t109 * t115
-    t117 = sign_taylor6_hi + t116
-    t118 = t109 * t117
-    t119 = sign_taylor5_hi + t118
-    t120 = t109 * t119
-    t121 = sign_taylor4_hi + t120
-    t122 = t109 * t121
-    t123 = sign_taylor3_hi + t122
-    t124 = t109 * t123
-    t125 = sign_taylor2_hi + t124
-    t126 = t109 * t125
-    t127 = sign_taylor1_hi + t126
-    t128 = t109 * t127
-    t129 = sign_taylor0_hi + t128
-    t130 = t109 * t129
-    t131 = t83 * t130
-    t132 = t90 & (tl.abs(t11 - sign_at_hi) < sign_width_hi)
-    t133 = tl.where(t132, t131, t93)
-    t134 = (tl.where(t132, tl.fma(t83, tl.fma(t109, sign_taylor0_lo + tl.fma(t109, sign_taylor1_lo + tl.fma(t109,
-        sign_taylor2_lo + tl.fma(t109, sign_taylor3_lo + tl.fma(t109, sign_taylor4_lo + tl.fma(t109, sign_taylor5_lo +
-        tl.fma(t109, sign_taylor6_lo + tl.fma(t109, sign_taylor7_lo + tl.fma(t109, sign_taylor8_lo +
-        tl.fma(sign_taylor9_hi, t111, tl.fma(sign_taylor9_lo, t109, (t112 - (t113 - sign_taylor8_hi)) +
-        tl.fma(sign_taylor9_hi, t109, t112 * -1.0))), tl.fma(t111, t113, _part0(t114, t115, sign_taylor7_hi) +
-        tl.fma(t109, t113, t114 * -1.0))), tl.fma(t111, t115, _part0(t116, t117, sign_taylor6_hi) + tl.fma(t109, t115,
-        t116 * -1.0))), tl.fma(t111, t117, _part0(t118, t119, sign_taylor5_hi) + tl.fma(t109, t117, t118 * -1.0))),
-        tl.fma(t111, t119, _part0(t120, t121, sign_taylor4_hi) + tl.fma(t109, t119, t120 * -1.0))), tl.fma(t111, t121,
-        _part0(t122, t123, sign_taylor3_hi) + tl.fma(t109, t121, t122 * -1.0))), tl.fma(t111, t123, _part0(t124, t125,
-        sign_taylor2_hi) + tl.fma(t109, t123, t124 * -1.0))), tl.fma(t111, t125, _part0(t126, t127, sign_taylor1_hi) +
-        tl.fma(t109, t125, t126 * -1.0))), tl.fma(t111, t127, _part0(t128, t129, sign_taylor0_hi) + tl.fma(t109, t127,
-        t128 * -1.0))), tl.fma(t111, t129, tl.fma(t109, t129, t130 * -1.0))), tl.fma(t85, t130, tl.fma(t83, t130, t131
-        * -1.0))), (t88 * (t87 * tl.fma(t83, tl.fma(t25, t63, tl.fma(t24, tl.fma(t62, 1.9868216e-8, tl.fma(t81,
-        0.7708333, tl.fma(t62, 0.7708333, t63 * -1.0))), tl.fma(t24, t63, t64 * -1.0))), tl.fma(t85, t64, tl.fma(t83,
-        t64, t84 * -1.0))))) + tl.fma(t3, tl.where(t90, 4.967054e-9, 0.0), _part0(t92, t93, t89) + tl.fma(t3, t91, t92
-        * -1.0))))
-    t135 = t133 + t134
-    t136 = t87 * t88
-    t137 = t24 * t136
-    t138 = t62 * 0.59418404
-    t139 = (t62 * t138) * -1.0
-    t140 = t139 * t137
-    t141 = (tl.fma(t139, t25 * t136, tl.fma(tl.fma(t62, tl.fma(t62, -1.3245477e-8, tl.fma(t81, 0.59418404, tl.fma(t62,
-        0.59418404, t138 * -1.0))), tl.fma(t81, t138, tl.fma(t62, t138, t139))) * -1.0, t137, tl.fma(t139, t137, t140 *
+    t89 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t90 = tl.where(t4, 0.0, t89 * t7)
+    t91 = t90 * t64
+    t92 = tl.where(t4, 0.0, t89 * t17)
+    t93 = t14.to(tl.int32, bitcast=True)
+    t94 = (((t93 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t95 = ((127 + ((t93 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t96 = t95 * (t94 * t91)
+    t97 = mean < 0.0
+    t98 = tl.where(t97, -0.22916667, 1.0)
+    t99 = t3 * t98
+    t100 = t96 + t99
+    t101 = t100 - t99
+    t102 = t5 * t5
+    t103 = tl.fma(t5, t5, t102 * -1.0)
+    t104 = t6 * sign_square_hi
+    t105 = tl.fma(t6, sign_square_hi, t104 * -1.0)
+    t106 = t103 - t105
+    t107 = t106 - t103
+    t108 = t6 * sign_square_lo
+    t109 = t106 - t108
+    t110 = t109 - t106
+    t111 = t108 * -1.0
+    t112 = t102 - t104
+    t113 = t112 + t109
+    t114 = t113 - t112
+    t115 = t7 * sign_at_hi
+    t116 = t5 + t115
+    t117 = t7 * t116
+    t118 = tl.div_rn(1.0, t117)
+    t119 = t113 * t118  # t - t0
+    t120 = t116 - t115
+    t121 = t118 * -1.0
+    t122 = (tl.fma(t113, t118 * tl.fma(tl.fma(t7, tl.fma(t7, sign_at_lo, tl.fma(t17, sign_at_hi, ((t115 - (t116 -
+        t120)) + (t5 - t120)) + tl.fma(t7, sign_at_hi, t115 * -1.0))), tl.fma(t17, t116, tl.fma(t7, t116, t117 *
+        -1.0))), t121, tl.fma(t117, t121, 1.0)), tl.fma(((t112 - (t113 - t114)) + (t109 - t114)) + (((tl.fma(t6,
+        sign_square_lo, t111) * -1.0) - (t6 * sign_square_rest_hi)) + (((t103 - (t106 - t107)) + ((t105 * -1.0) -
+        t107)) + ((t106 - (t109 - t110)) + (t111 - t110)))), t118, tl.fma(t113, t118, t119 * -1.0))))
+    t123 = sign_taylor9_hi * t119
+    t124 = sign_taylor8_hi + t123
+    t125 = t119 * t124
+    t126 = sign_taylor7_hi + t125
+    t127 = t126 - t125
+    t128 = t119 * t126
+    t129 = sign_taylor6_hi + t128
+    t130 = t129 - t128
+    t131 = t119 * t129
+    t132 = sign_taylor5_hi + t131
+    t133 = t132 - t131
+    t134 = t119 * t132
+    t135 = sign_taylor4_hi + t134
+    t136 = t135 - t134
+    t137 = t119 * t135
+    t138 = sign_taylor3_hi + t137
+    t139 = t138 - t137
+    t140 = t119 * t138
+    t141 = sign_taylor2_hi + t140
+    t142 = t141 - t140
+    t143 = t119 * t141
+    t144 = sign_taylor1_hi + t143
+    t145 = t144 - t143
+    t146 = t119 * t144
+    t147 = sign_taylor0_hi + t146
+    t148 = t147 - t146
+    t149 = t119 * t147
+    t150 = t90 * t149
+    t151 = t97 & (tl.abs(t11 - sign_at_hi) < sign_width_hi)
+    t152 = tl.where(t151, t150, t100)
+    t153 = (tl.where(t151, tl.fma(t90, tl.fma(t119, sign_taylor0_lo + tl.fma(t119, sign_taylor1_lo + tl.fma(t119,
+        sign_taylor2_lo + tl.fma(t119, sign_taylor3_lo + tl.fma(t119, sign_taylor4_lo + tl.fma(t119, sign_taylor5_lo +
+        tl.fma(t119, sign_taylor6_lo + tl.fma(t119, sign_taylor7_lo + tl.fma(t119, sign_taylor8_lo +
+        tl.fma(sign_taylor9_hi, t122, tl.fma(sign_taylor9_lo, t119, (t123 - (t124 - sign_taylor8_hi)) +
+        tl.fma(sign_taylor9_hi, t119, t123 * -1.0))), tl.fma(t122, t124, ((t125 - (t126 - t127)) + (sign_taylor7_hi -
+        t127)) + tl.fma(t119, t124, t125 * -1.0))), tl.fma(t122, t126, ((t128 - (t129 - t130)) + (sign_taylor6_hi -
+        t130)) + tl.fma(t119, t126, t128 * -1.0))), tl.fma(t122, t129, ((t131 - (t132 - t133)) + (sign_taylor5_hi -
+        t133)) + tl.fma(t119, t129, t131 * -1.0))), tl.fma(t122, t132, ((t134 - (t135 - t136)) + (sign_taylor4_hi -
+        t136)) + tl.fma(t119, t132, t134 * -1.0))), tl.fma(t122, t135, ((t137 - (t138 - t139)) + (sign_taylor3_hi -
+        t139)) + tl.fma(t119, t135, t137 * -1.0))), tl.fma(t122, t138, ((t140 - (t141 - t142)) + (sign_taylor2_hi -
+        t142)) + tl.fma(t119, t138, t140 * -1.0))), tl.fma(t122, t141, ((t143 - (t144 - t145)) + (sign_taylor1_hi -
+        t145)) + tl.fma(t119, t141, t143 * -1.0))), tl.fma(t122, t144, ((t146 - (t147 - t148)) + (sign_taylor0_hi -
+        t148)) + tl.fma(t119, t144, t146 * -1.0))), tl.fma(t122, t147, tl.fma(t119, t147, t149 * -1.0))), tl.fma(t92,
+        t149, tl.fma(t90, t149, t150 * -1.0))), (t95 * (t94 * tl.fma(t90, tl.fma(t25, t63, tl.fma(t24, tl.fma(t62,
+        1.9868216e-8, tl.fma(t88, 0.7708333, tl.fma(t62, 0.7708333, t63 * -1.0))), tl.fma(t24, t63, t64 * -1.0))),
+        tl.fma(t92, t64, tl.fma(t90, t64, t91 * -1.0))))) + tl.fma(t3, tl.where(t97, 4.967054e-9, 0.0), ((t99 - (t100 -
+        t101)) + (t96 - t101)) + tl.fma(t3, t98, t99 * -1.0))))
+    t154 = t152 + t153
+    t155 = t94 * t95
+    t156 = t24 * t155
+    t157 = t62 * 0.59418404
+    t158 = (t62 * t157) * -1.0
+    t159 = t158 * t156
+    t160 = (tl.fma(t158, t25 * t155, tl.fma(tl.fma(t62, tl.fma(t62, -1.3245477e-8, tl.fma(t88, 0.59418404, tl.fma(t62,
+        0.59418404, t157 * -1.0))), tl.fma(t88, t157, tl.fma(t62, t157, t158))) * -1.0, t156, tl.fma(t158, t156, t159 *
         -1.0))))
-    t142 = t11 * (-1.5416666)
-    t143 = t62 * t142
-    t144 = t140 + t143
-    t145 = t55 * (-1.8949653)
-    t146 = t144 + t145
-    t147 = 2.0 * t55
-    t148 = t11 * t62
-    t149 = t147 + t148  # Mills ratio/sqrt(2 pi)
-    t150 = t149 * 0.3532986
-    t151 = t140 + t150
-    t152 = t55 * 1.1883681
-    t153 = t151 + t152
-    t154 = tl.where(t90, t153, t146)
-    t155 = t24 * t154
-    t156 = var * tl.where(t1, 7.9228163e+28, 1.0)
-    t157 = t156 * t155
-    t158 = t88 * (t87 * t157)
-    t159 = tl.where(t90, 0.052517362, 1.0)
-    t160 = t156 * t159
-    t161 = t158 + t160
-    t162 = tl.where(t1, 1.2621775e-29, 1.0)
-    t163 = ((t162 * t161) + (t162 * ((t88 * (t87 * tl.fma(t156, tl.fma(t25, t154, tl.fma(t24, tl.where(t90, (t141 +
-        tl.fma(t149, 6.6227384e-9, tl.fma((2.0 * t79) + tl.fma(t11, t81, tl.fma(t19, t62, _part0(t148, t149, t147) +
-        tl.fma(t11, t62, t148 * -1.0))), 0.3532986, (t140 - (t151 - t150)) + tl.fma(t149, 0.3532986, t150 * -1.0)))) +
-        tl.fma(t55, -2.6490953e-8, tl.fma(t79, 1.1883681, _part0(t152, t153, t151) + tl.fma(t55, 1.1883681, t152 *
-        -1.0))), (t141 + tl.fma(t62, tl.fma(t11, -3.973643e-8, tl.fma(t19, -1.5416666, tl.fma(t11, -1.5416666, t142 *
-        -1.0))), tl.fma(t81, t142, _part0(t143, t144, t140) + tl.fma(t62, t142, t143 * -1.0)))) + tl.fma(t55,
-        1.3245477e-8, tl.fma(t79, -1.8949653, _part0(t145, t146, t144) + tl.fma(t55, -1.8949653, t145 * -1.0)))),
-        tl.fma(t24, t154, t155 * -1.0))), tl.fma(t156, t155, t157 * -1.0)))) + tl.fma(t156, tl.where(t90,
-        -8.278423e-10, 0.0), _part0(t160, t161, t158) + tl.fma(t156, t159, t160 * -1.0)))))
-    return (t135, t163)
+    t161 = t11 * (-1.5416666)
+    t162 = t62 * t161
+    t163 = t159 + t162
+    t164 = t163 - t162
+    t165 = t55 * (-1.8949653)
+    t166 = t163 + t165
+    t167 = t166 - t165
+    t168 = 2.0 * t55
+    t169 = t11 * t62
+    t170 = t168 + t169  # Mills ratio/sqrt(2 pi)
+    t171 = t170 * 0.3532986
+    t172 = t159 + t171
+    t173 = t170 - t169
+    t174 = t55 * 1.1883681
+    t175 = t172 + t174
+    t176 = t175 - t174
+    t177 = tl.where(t97, t175, t166)
+    t178 = t24 * t177
+    t179 = var * tl.where(t1, 7.9228163e+28, 1.0)
+    t180 = t179 * t178
+    t181 = t95 * (t94 * t180)
+    t182 = tl.where(t97, 0.052517362, 1.0)
+    t183 = t179 * t182
+    t184 = t181 + t183
+    t185 = t184 - t183
+    t186 = tl.where(t1, 1.2621775e-29, 1.0)
+    t187 = ((t186 * t184) + (t186 * ((t95 * (t94 * tl.fma(t179, tl.fma(t25, t177, tl.fma(t24, tl.where(t97, (t160 +
+        tl.fma(t170, 6.6227384e-9, tl.fma((2.0 * t86) + tl.fma(t11, t88, tl.fma(t19, t62, ((t169 - (t170 - t173)) +
+        (t168 - t173)) + tl.fma(t11, t62, t169 * -1.0))), 0.3532986, (t159 - (t172 - t171)) + tl.fma(t170, 0.3532986,
+        t171 * -1.0)))) + tl.fma(t55, -2.6490953e-8, tl.fma(t86, 1.1883681, ((t174 - (t175 - t176)) + (t172 - t176)) +
+        tl.fma(t55, 1.1883681, t174 * -1.0))), (t160 + tl.fma(t62, tl.fma(t11, -3.973643e-8, tl.fma(t19, -1.5416666,
+        tl.fma(t11, -1.5416666, t161 * -1.0))), tl.fma(t88, t161, ((t162 - (t163 - t164)) + (t159 - t164)) +
+        tl.fma(t62, t161, t162 * -1.0)))) + tl.fma(t55, 1.3245477e-8, tl.fma(t86, -1.8949653, ((t165 - (t166 - t167)) +
+        (t163 - t167)) + tl.fma(t55, -1.8949653, t165 * -1.0)))), tl.fma(t24, t177, t178 * -1.0))), tl.fma(t179, t178,
+        t180 * -1.0)))) + tl.fma(t179, tl.where(t97, -8.278423e-10, 0.0), ((t183 - (t184 - t185)) + (t181 - t185)) +
+        tl.fma(t179, t182, t183 * -1.0)))))
+    return (t154, t187)
 
 
 @triton.jit
@@ -314,108 +328,121 @@ def rrelu_tight_backward(
         0.11636546, 0.17159984, 0.15958369)))
     t16 = t14 * t15
     t17 = 0.106851034 + t16
-    t18 = t14 * t17
-    t19 = 0.05081732 + t18
-    t20 = t14 * t19
-    t21 = 0.014190124 + t20
-    t22 = t13 * t13
-    t23 = t13 * t22
-    t24 = t21 * t23  # J_2/sqrt(2 pi)
-    t25 = tl.fma(t13, t13, t22 * -1.0)
-    t26 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
-    t27 = t9 * -1.0
-    t28 = tl.where(t10, 0.0, t8 * tl.fma(t26, t27, tl.fma(t7, t27, t5)))
-    t29 = t13 * -1.0
-    t30 = (((t13 * tl.fma(tl.fma(t28, 0.25, tl.fma(t11, 0.25, (t12 - 1.0) * -1.0)), t29, tl.fma(t12, t29, 1.0))) *
-        (polynomial(t13, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t22 + t25))) + tl.fma(t21, tl.fma(t13,
-        t25, tl.fma(t13, t22, t23 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t14, 1.0551207e-9 + tl.fma(t14,
-        1.8320192e-9 + _part1(t16, t17, 0.106851034, t14, t15), _part1(t18, t19, 0.05081732, t17, t14)), _part1(t20,
-        t21, 0.014190124, t19, t14)), t23, tl.fma(t21, t23, t24 * -1.0))))
-    t31 = t11 + t28
-    t32 = (2.0 * t31) * -1.0
-    t33 = t24 * t32
-    t34 = 0.3989423 + t33
-    t35 = t11 * t11
-    t36 = 1.0 + t35
-    t37 = tl.div_rn(1.0, t36)
-    t38 = t34 * t37  # J_1/sqrt(2 pi)
-    t39 = t37 * -1.0
-    t40 = (tl.fma(t34, t37 * tl.fma(tl.fma(t11, t28, tl.fma(t11, t28, tl.fma(t11, t11, t35 * -1.0))) + (t35 - (t36 -
-        1.0)), t39, tl.fma(t36, t39, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t30, t32, (t33 - (t34 - 0.3989423)) +
-        tl.fma(t24, t32, t33 * -1.0)), t37, tl.fma(t34, t37, t38 * -1.0))))
-    t41 = t38 * 1.1883681
-    t42 = tl.fma(t38, 1.1883681, t41 * -1.0)
-    t43 = 2.0 * t24
-    t44 = t11 * t38
-    t45 = t43 + t44  # Mills ratio/sqrt(2 pi)
-    t46 = (2.0 * t30) + tl.fma(t11, t40, tl.fma(t28, t38, _part0(t44, t45, t43) + tl.fma(t11, t38, t44 * -1.0)))
-    t47 = t45 * t41
-    t48 = (t47 + tl.fma(t45, tl.fma(t38, -2.6490953e-8, tl.fma(t40, 1.1883681, t42)), tl.fma(t46, t41, tl.fma(t45, t41,
-        t47 * -1.0))))
-    t49 = t11 * (-0.5)
-    t50 = t11 * t49
-    t51 = tl.fma(t50, 1.442695, 12582912.0)
-    t52 = t51 - 12582912.0
-    t53 = tl.fma(t52, -0.69314575, t50)
-    t54 = tl.fma(t52, -1.4286068e-6, tl.fma(t28, t11 * -1.0, tl.fma(t11, t49, t50 * -1.0)))
-    t55 = t53 + t54
-    t56 = polynomial(t55, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
-    t57 = t55 * t55
-    t58 = tl.fma(t56, t57, t55)
-    t59 = t51.to(tl.int32, bitcast=True)
-    t60 = (((t59 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
-    t61 = ((127 + ((t59 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
-    t62 = 1.0 + t58  # exp(-t^2/2), mantissa
-    t63 = t62 * (t60 * t61)
-    t64 = t63 * t48
-    t65 = t11 * 1.5416666
-    t66 = t45 * t65
-    t67 = t64 + t66
-    t68 = t38 * 0.3532986
-    t69 = t67 + t68
-    t70 = tl.fma(0.3989423, 0.3532986, t63 * (t48 * -1.0))
-    t71 = t41 + t70
-    t72 = mean < 0.0
-    t73 = tl.where(t72, t71, t69)
-    t74 = 1.0 + t55
-    t75 = (t55 - (t74 - 1.0)) + tl.fma(t56, t57, (t54 + (t53 - t55)) * t74)
-    t76 = t74 + t75
-    t77 = t73 * t76
-    t78 = t75 - (t76 - t74)
-    t79 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
-    t80 = tl.where(t4, 0.0, t79 * t7)
-    t81 = t80 * t77
-    t82 = t45 * 0.7708333
-    t83 = (tl.where(t72, t82 + tl.fma(t45, 1.9868216e-8, tl.fma(t46, 0.7708333, tl.fma(t45, 0.7708333, t82 * -1.0))),
-        (-0.7708333) * (t45 + t46)))
-    t84 = (tl.fma(t61 * (t60 * (t81 + tl.fma(t80, tl.fma(t73, t78, tl.fma(tl.where(t72, tl.fma(t38, -2.6490953e-8,
-        tl.fma(t40, 1.1883681, t42 + _part0(t41, t71, t70))), tl.fma(t45, tl.fma(t11, 3.973643e-8, tl.fma(t28,
-        1.5416666, tl.fma(t11, 1.5416666, t65 * -1.0))), tl.fma(t46, t65, _part0(t66, t67, t64) + tl.fma(t45, t65, t66
-        * -1.0))) + tl.fma(t38, 6.6227384e-9, tl.fma(t40, 0.3532986, (t68 - (t69 - t67)) + tl.fma(t38, 0.3532986, t68 *
-        -1.0)))), t76, tl.fma(t73, t76, t77 * -1.0))), tl.fma(tl.where(t4, 0.0, t79 * t26), t77, tl.fma(t80, t77, t81 *
-        -1.0))))), grad_var, (tl.where(t72, 0.22916667, 1.0) + (t61 * (tl.fma(t58, t83, t83) * t60))) * grad_mean))
-    t85 = t63 * ((0.3989423 * (0.59418404 * (t38 + t40))) * -1.0)
-    t86 = tl.fma(0.3989423, t31 * (-0.7708333), t85)
-    t87 = t45 * (-0.94748265)
-    t88 = t86 + t87
-    t89 = tl.fma(0.3989423, t31 * 0.1766493, t85)
-    t90 = t45 * 0.94748265
-    t91 = t89 + t90
-    t92 = tl.where(t72, t91, t88)
-    t93 = t76 * t92
-    t94 = t61 * (t60 * t93)
-    t95 = tl.where(t72, 0.052517362, 1.0)
-    t96 = t95 + t94
-    t97 = tl.fma(t58, 0.153759, 0.153759)
-    t98 = tl.where(t4, 0.0, t2 * t8)
-    t99 = t98 * t97
-    t100 = t8 * -1.0
-    t101 = (tl.fma(grad_var, t96 + ((t61 * (t60 * tl.fma(t78, t92, tl.fma(t76, tl.where(t72, tl.fma(t45, -6.6227384e-9,
-        tl.fma(t46, 0.94748265, _part0(t90, t91, t89) + tl.fma(t45, 0.94748265, t90 * -1.0))), tl.fma(t45,
-        6.6227384e-9, tl.fma(t46, -0.94748265, _part0(t87, t88, t86) + tl.fma(t45, -0.94748265, t87 * -1.0)))),
-        tl.fma(t76, t92, t93 * -1.0))))) + _part0(t95, t96, t94)), (t61 * (t60 * (t99 + tl.fma(tl.where(t4, 0.0, t2 *
-        (t8 * tl.fma(t26, t100, tl.fma(t7, t100, 1.0)))), t97, tl.fma(t98, t97, t99 * -1.0))))) * grad_mean))
-    return (t84, t101)
+    t18 = t17 - t16
+    t19 = t14 * t17
+    t20 = 0.05081732 + t19
+    t21 = t20 - t19
+    t22 = t14 * t20
+    t23 = 0.014190124 + t22
+    t24 = t23 - t22
+    t25 = t13 * t13
+    t26 = t13 * t25
+    t27 = t23 * t26  # J_2/sqrt(2 pi)
+    t28 = tl.fma(t13, t13, t25 * -1.0)
+    t29 = tl.fma(t7, t7 * -1.0, t6) * (0.5 * t8)
+    t30 = t9 * -1.0
+    t31 = tl.where(t10, 0.0, t8 * tl.fma(t29, t30, tl.fma(t7, t30, t5)))
+    t32 = t13 * -1.0
+    t33 = (((t13 * tl.fma(tl.fma(t31, 0.25, tl.fma(t11, 0.25, (t12 - 1.0) * -1.0)), t32, tl.fma(t12, t32, 1.0))) *
+        (polynomial(t13, 2.6474037, (-1.6227827, 0.5651015, -0.024969762)) * (t25 + t28))) + tl.fma(t23, tl.fma(t13,
+        t28, tl.fma(t13, t25, t26 * -1.0)), tl.fma((-2.281545e-10) + tl.fma(t14, 1.0551207e-9 + tl.fma(t14,
+        1.8320192e-9 + (((t16 - (t17 - t18)) + (0.106851034 - t18)) + tl.fma(t14, t15, t16 * -1.0)), ((t19 - (t20 -
+        t21)) + (0.05081732 - t21)) + tl.fma(t14, t17, t19 * -1.0)), ((t22 - (t23 - t24)) + (0.014190124 - t24)) +
+        tl.fma(t14, t20, t22 * -1.0)), t26, tl.fma(t23, t26, t27 * -1.0))))
+    t34 = t11 + t31
+    t35 = (2.0 * t34) * -1.0
+    t36 = t27 * t35
+    t37 = 0.3989423 + t36
+    t38 = t11 * t11
+    t39 = 1.0 + t38
+    t40 = tl.div_rn(1.0, t39)
+    t41 = t37 * t40  # J_1/sqrt(2 pi)
+    t42 = t40 * -1.0
+    t43 = (tl.fma(t37, t40 * tl.fma(tl.fma(t11, t31, tl.fma(t11, t31, tl.fma(t11, t11, t38 * -1.0))) + (t38 - (t39 -
+        1.0)), t42, tl.fma(t39, t42, 1.0)), tl.fma((-1.133517e-8) + tl.fma(t33, t35, (t36 - (t37 - 0.3989423)) +
+        tl.fma(t27, t35, t36 * -1.0)), t40, tl.fma(t37, t40, t41 * -1.0))))
+    t44 = t41 * 1.1883681
+    t45 = tl.fma(t41, 1.1883681, t44 * -1.0)
+    t46 = 2.0 * t27
+    t47 = t11 * t41
+    t48 = t46 + t47  # Mills ratio/sqrt(2 pi)
+    t49 = t48 - t47
+    t50 = ((2.0 * t33) + tl.fma(t11, t43, tl.fma(t31, t41, ((t47 - (t48 - t49)) + (t46 - t49)) + tl.fma(t11, t41, t47 *
+        -1.0))))
+    t51 = t48 * t44
+    t52 = (t51 + tl.fma(t48, tl.fma(t41, -2.6490953e-8, tl.fma(t43, 1.1883681, t45)), tl.fma(t50, t44, tl.fma(t48, t44,
+        t51 * -1.0))))
+    t53 = t11 * (-0.5)
+    t54 = t11 * t53
+    t55 = tl.fma(t54, 1.442695, 12582912.0)
+    t56 = t55 - 12582912.0
+    t57 = tl.fma(t56, -0.69314575, t54)
+    t58 = tl.fma(t56, -1.4286068e-6, tl.fma(t31, t11 * -1.0, tl.fma(t11, t53, t54 * -1.0)))
+    t59 = t57 + t58
+    t60 = polynomial(t59, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994))
+    t61 = t59 * t59
+    t62 = tl.fma(t60, t61, t59)
+    t63 = t55.to(tl.int32, bitcast=True)
+    t64 = (((t63 >> 1) + 127) << 23).to(tl.float32, bitcast=True)
+    t65 = ((127 + ((t63 + 1) >> 1)) << 23).to(tl.float32, bitcast=True)
+    t66 = 1.0 + t62  # exp(-t^2/2), mantissa
+    t67 = t66 * (t64 * t65)
+    t68 = t67 * t52
+    t69 = t11 * 1.5416666
+    t70 = t48 * t69
+    t71 = t68 + t70
+    t72 = t71 - t70
+    t73 = t41 * 0.3532986
+    t74 = t71 + t73
+    t75 = tl.fma(0.3989423, 0.3532986, t67 * (t52 * -1.0))
+    t76 = t44 + t75
+    t77 = t76 - t44
+    t78 = mean < 0.0
+    t79 = tl.where(t78, t76, t74)
+    t80 = 1.0 + t59
+    t81 = (t59 - (t80 - 1.0)) + tl.fma(t60, t61, (t58 + (t57 - t59)) * t80)
+    t82 = t80 + t81
+    t83 = t79 * t82
+    t84 = t81 - (t82 - t80)
+    t85 = tl.where(t1, 3.5527137e-15, tl.where(t0, 256.0, 1.0))
+    t86 = tl.where(t4, 0.0, t85 * t7)
+    t87 = t86 * t83
+    t88 = t48 * 0.7708333
+    t89 = (tl.where(t78, t88 + tl.fma(t48, 1.9868216e-8, tl.fma(t50, 0.7708333, tl.fma(t48, 0.7708333, t88 * -1.0))),
+        (-0.7708333) * (t48 + t50)))
+    t90 = (tl.fma(t65 * (t64 * (t87 + tl.fma(t86, tl.fma(t79, t84, tl.fma(tl.where(t78, tl.fma(t41, -2.6490953e-8,
+        tl.fma(t43, 1.1883681, t45 + ((t44 - (t76 - t77)) + (t75 - t77)))), tl.fma(t48, tl.fma(t11, 3.973643e-8,
+        tl.fma(t31, 1.5416666, tl.fma(t11, 1.5416666, t69 * -1.0))), tl.fma(t50, t69, ((t70 - (t71 - t72)) + (t68 -
+        t72)) + tl.fma(t48, t69, t70 * -1.0))) + tl.fma(t41, 6.6227384e-9, tl.fma(t43, 0.3532986, (t73 - (t74 - t71)) +
+        tl.fma(t41, 0.3532986, t73 * -1.0)))), t82, tl.fma(t79, t82, t83 * -1.0))), tl.fma(tl.where(t4, 0.0, t85 *
+        t29), t83, tl.fma(t86, t83, t87 * -1.0))))), grad_var, (tl.where(t78, 0.22916667, 1.0) + (t65 * (tl.fma(t62,
+        t89, t89) * t64))) * grad_mean))
+    t91 = t67 * ((0.3989423 * (0.59418404 * (t41 + t43))) * -1.0)
+    t92 = tl.fma(0.3989423, t34 * (-0.7708333), t91)
+    t93 = t48 * (-0.94748265)
+    t94 = t92 + t93
+    t95 = t94 - t93
+    t96 = tl.fma(0.3989423, t34 * 0.1766493, t91)
+    t97 = t48 * 0.94748265
+    t98 = t96 + t97
+    t99 = t98 - t97
+    t100 = tl.where(t78, t98, t94)
+    t101 = t82 * t100
+    t102 = t65 * (t64 * t101)
+    t103 = tl.where(t78, 0.052517362, 1.0)
+    t104 = t103 + t102
+    t105 = t104 - t103
+    t106 = tl.fma(t62, 0.153759, 0.153759)
+    t107 = tl.where(t4, 0.0, t2 * t8)
+    t108 = t107 * t106
+    t109 = t8 * -1.0
+    t110 = (tl.fma(grad_var, t104 + ((t65 * (t64 * tl.fma(t84, t100, tl.fma(t82, tl.where(t78, tl.fma(t48,
+        -6.6227384e-9, tl.fma(t50, 0.94748265, ((t97 - (t98 - t99)) + (t96 - t99)) + tl.fma(t48, 0.94748265, t97 *
+        -1.0))), tl.fma(t48, 6.6227384e-9, tl.fma(t50, -0.94748265, ((t93 - (t94 - t95)) + (t92 - t95)) + tl.fma(t48,
+        -0.94748265, t93 * -1.0)))), tl.fma(t82, t100, t101 * -1.0))))) + ((t103 - (t104 - t105)) + (t102 - t105))),
+        (t65 * (t64 * (t108 + tl.fma(tl.where(t4, 0.0, t2 * (t8 * tl.fma(t29, t109, tl.fma(t7, t109, 1.0)))), t106,
+        tl.fma(t107, t106, t108 * -1.0))))) * grad_mean))
+    return (t90, t110)
 
 
 @triton.jit

@@ -7,30 +7,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float selu_exact_part0(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f, t1 = FMA(-0.69314575f, t0, p1) + ((-1.4286068e-6f) * t0);
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float selu_exact_part1(float p0, float p1, float p2, float p3, float p4, float p5)
-{
-    float t0 = 2.0f * p2;
-    _Bool t1 = t0 < (-80.0f);
-    float t2 = (0.0f < t0) ? 0.0f : t0, t3 = t1 ? (-80.0f) : t2, t4 = FMA(1.442695f, t3, 12582912.0f);
-    float t5 = 1.0f / FMA(0.25f, ABS(p4 + p3), 1.0f);  // u = 1/(1 + t/4)
-    float t6 = t5 - 0.25f;
-    // J_0/sqrt(2 pi)
-    float t7 = t5 * POLY10(t6, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
-        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t8 = p5 * t7;
-    _Bool t9 = FMA(p0, 2.0f, p1) < 0.0f;
-    float t10 = selu_exact_part0(t4, t3) * as_float((127u + as_bits(t4)) << 23u), t11 = t1 ? 0.0f : t10;
-    float t12 = t11 - t8, t13 = t9 ? t12 : t8;
-    return t13;
-}
-
 INLINE void selu_exact_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     float t0 = ABS(mean);
@@ -42,73 +18,89 @@ INLINE void selu_exact_forward_element(float mean, float var, out_ptr out_mean, 
     _Bool t9 = t4 < 0.0625f;
     float t10 = t5 ? 1.0f : t4, t11 = SQRT(t10), t12 = t6 ? 0x1p-127f : t4, t13 = 1.0f / t12;
     _Bool t14 = t7 < (-80.0f);
-    float t15 = (0.0625f < t7) ? 0.0625f : t7, t16 = t14 ? (-80.0f) : t15;
-    _Bool t17 = t7 < (-0.5f);
-    float t18 = t9 ? t4 : 0.0f, t19 = (t1 & (t9 & (!t17))) ? t7 : 0.0f, t20 = FMA(1.442695f, t16, 12582912.0f);
-    float t21 = t0 * t13, t22 = t0 * t21;
-    float t23 = t5 ? 0.0f : t11;  // standard deviation
-    float t24 = 1.0f / t11, t25 = t5 ? 0.0f : t24, t26 = t25 * t0, t27 = t9 ? t23 : 0.0f;
-    float t28 = selu_exact_part0(t20, t16) * as_float((127u + as_bits(t20)) << 23u), t29 = t14 ? 0.0f : t28;
-    float t30 = -t27, t31 = t1 ? t27 : t30;
-    _Bool t32 = t5 | (13.0f < t26);
-    float t33 = FMA(t0, FMA(t0, t13, -t21), FMA(t0, t21, -t22)), t34 = t6 ? 0.0f : t33, t35 = t32 ? 0.0f : t34;
-    float t36 = t32 ? 13.0f : t26;  // |mean|/sigma
-    float t37 = t26 * t26, t38 = t6 ? t37 : t22, t39 = t32 ? 169.0f : t38, t40 = FMA(t36, 0.25f, 1.0f), t41 = -t36;
-    float t42 = 1.0f / (1.0f + t39), t43 = t1 ? t41 : t36, t44 = t23 + t43, t45 = t39 * (-0.5f);
-    float t46 = 1.0f / t40;  // u = 1/(1 + t/4)
-    float t47 = FMA(t45, 1.442695f, 12582912.0f);
-    float t48 = 1.0f / FMA(0.25f, ABS(t44), 1.0f);  // u = 1/(1 + t/4)
-    float t49 = t47 - 12582912.0f, t50 = FMA(t49, -0.69314575f, t45) + FMA(t49, -1.4286068e-6f, t35 * (-0.5f));
-    float t51 = -t46, t52 = t46 * t46, t53 = t46 - 0.25f;
+    float t15 = (0.0625f < t7) ? 0.0625f : t7, t16 = t14 ? (-80.0f) : t15, t17 = 2.0f * t8;
+    _Bool t18 = t7 < (-0.5f);
+    float t19 = t9 ? t4 : 0.0f;
+    _Bool t20 = t17 < (-80.0f);
+    float t21 = (0.0f < t17) ? 0.0f : t17, t22 = t20 ? (-80.0f) : t21, t23 = (t1 & (t9 & (!t18))) ? t7 : 0.0f;
+    float t24 = FMA(1.442695f, t16, 12582912.0f), t25 = t24 - 12582912.0f;
+    float t26 = FMA(-0.69314575f, t25, t16) + ((-1.4286068e-6f) * t25), t27 = FMA(1.442695f, t22, 12582912.0f);
+    float t28 = t0 * t13, t29 = t27 - 12582912.0f, t30 = FMA(-0.69314575f, t29, t22) + ((-1.4286068e-6f) * t29);
+    float t31 = t0 * t28;
+    float t32 = t5 ? 0.0f : t11;  // standard deviation
+    float t33 = 1.0f / t11, t34 = t5 ? 0.0f : t33, t35 = t34 * t0, t36 = t9 ? t32 : 0.0f;
+    float t37 = (1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
+        t26)) * as_float((127u + as_bits(t24)) << 23u);
+    float t38 = t14 ? 0.0f : t37, t39 = -t36, t40 = t1 ? t36 : t39;
+    _Bool t41 = t5 | (13.0f < t35);
+    float t42 = FMA(t0, FMA(t0, t13, -t28), FMA(t0, t28, -t31)), t43 = t6 ? 0.0f : t42, t44 = t41 ? 0.0f : t43;
+    float t45 = t41 ? 13.0f : t35;  // |mean|/sigma
+    float t46 = t35 * t35, t47 = t6 ? t46 : t31, t48 = t41 ? 169.0f : t47, t49 = FMA(t45, 0.25f, 1.0f), t50 = -t45;
+    float t51 = 1.0f / (1.0f + t48), t52 = t1 ? t50 : t45, t53 = t32 + t52, t54 = t48 * (-0.5f);
+    float t55 = 1.0f / t49;  // u = 1/(1 + t/4)
+    float t56 = FMA(t54, 1.442695f, 12582912.0f);
+    float t57 = 1.0f / FMA(0.25f, ABS(t53), 1.0f);  // u = 1/(1 + t/4)
+    float t58 = 1.0f / FMA(0.25f, ABS(t32 + t53), 1.0f);  // u = 1/(1 + t/4)
+    float t59 = t56 - 12582912.0f, t60 = FMA(t59, -0.69314575f, t54) + FMA(t59, -1.4286068e-6f, t44 * (-0.5f));
+    float t61 = -t55, t62 = t55 * t55, t63 = t55 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t54 = FMA(POLY10(t53, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t46 * t52, (t46 * FMA(FMA(t36, 0.25f, -(t40
-        - 1.0f)), t51, FMA(t40, t51, 1.0f))) * (t52 * POLY3(t46, 2.9023442f, -2.0372577f, 0.76679516f,
+    float t64 = FMA(POLY10(t63, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f), t55 * t62, (t55 * FMA(FMA(t45, 0.25f, -(t49
+        - 1.0f)), t61, FMA(t49, t61, 1.0f))) * (t62 * POLY3(t55, 2.9023442f, -2.0372577f, 0.76679516f,
         -0.054394823f)));
-    float t55 = FMA(t54, -(t36 * 2.0f), 0.3989423f);
-    float t56 = (1.0f + FMA(POLY4(t50, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t50 * t50,
-        t50)) * as_float((as_bits(t47) + 127u) << 23u);
-    float t57 = t32 ? 0.0f : t56, t58 = t48 - 0.25f;
+    float t65 = FMA(t64, -(t45 * 2.0f), 0.3989423f);
+    float t66 = (1.0f + FMA(POLY4(t60, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t60 * t60,
+        t60)) * as_float((as_bits(t56) + 127u) << 23u);
+    float t67 = t41 ? 0.0f : t66, t68 = t57 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t59 = t48 * POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+    float t69 = t57 * POLY10(t68, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
         0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t60 = t57 * t59;
-    _Bool t61 = t8 < 0.0f;
-    float t62 = t29 - t60;
-    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
-    float t64 = t57 * t31, t65 = t54 * 2.0f, t66 = t55 * t42, t67 = -t66;
-    float t68 = t42 * FMA(t35, t67, FMA(t39, t67, t55 - t66)), t69 = t57 * t66, t70 = t66 + t68;
-    float t71 = t69 + FMA(t57, t68, FMA(t57, t66, -t69));
-    float t72 = t57 * FMA(t36, t70, t65);  // Phi(-t)
-    float t73 = t1 ? 0.0f : mean;
-    float t74 = FMA(t23, t71, t73);  // E max(X, 0)
-    float t75 = t23 * t71, t76 = FMA(t54, t41, t70) * 0.33333334f, t77 = 0.25f * FMA(t41, t76, t54), t78 = 1.0f - t72;
-    float t79 = (t4 * (t54 * (t57 * 2.0f))) - (t75 * t75), t80 = t1 ? t78 : t72, t81 = t1 ? t72 : t78;
-    float t82 = FMA(t41, t77, t76) * 0.2f, t83 = FMA(t41, t82, t77) * 0.16666667f;
-    float t84 = FMA(t41, t83, t82) * 0.14285715f, t85 = FMA(t41, t84, t83) * 0.125f;
-    float t86 = FMA(t41, t85, t84) * 0.11111111f, t87 = FMA(t41, t86, t85) * 0.1f;
-    float t88 = FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t87, t31, t86), t85), t84),
-        t83), t82), t77), t76), t54), t70) * t64;
-    float t89 = t29 - 1.0f, t90 = 0.25f + t19;
-    float t91 = t19 * POLY5(t90, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t92 = t17 ? t89 : t91, t93 = t92 - t88, t94 = t1 ? t93 : t88, t95 = t63 - t80;
-    float t96 = t9 ? t94 : t95;  // E min(0, exp(X) - 1)
-    float t97 = (FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, FMA(t31, t87 * 1022.0f, t86 * 510.0f),
-        t85 * 254.0f), t84 * 126.0f), t83 * 62.0f), t82 * 30.0f), t77 * 14.0f), t76 * 6.0f), t65) * (t31 * t64)) - (t88
-        * t88);
-    float t98 = FMA(t88, 2.0f * t96, ((t18 * POLY3(t18, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t29 * t29)) - t97);
-    float t99 = t1 ? t98 : t97, t100 = (t80 * t81) - (t81 * (2.0f * t63));
-    float t101 = selu_exact_part1(t4, mean, t8, t44, t23, t57);  // E[exp(2X); X < 0]
-    float t102 = t100 + (t101 - (t63 * t63)), t103 = t9 ? t99 : t102, t104 = FMA(1.050701f, t74, 1.7580993f * t96);
-    float t105 = t2 ? t104 : mean, t106 = (t105 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t105;
-    float t107 = (t4 - t79) - (t74 * (2.0f * t75));
-    float t108 = t1 ? t79 : t107;  // Var max(X, 0)
-    float t109 = (t103 < 0.0f) ? 0.0f : t103;  // variance of the left half
-    float t110 = FMA(1.1039726f, t108, FMA(3.0909133f, t109, (-3.6944735f) * (t74 * t96)));
-    float t111 = (3.4028234663852886e+38f < t106) ? 3.4028234663852886e+38f : t106, t112 = (t110 < 0.0f) ? 0.0f : t110;
-    float t113 = t2 ? t112 : mean, t114 = (3.4028234663852886e+38f < t113) ? 3.4028234663852886e+38f : t113;
-    *out_mean = t111;
-    *out_var = t114;
+    float t70 = t67 * t69;
+    _Bool t71 = t8 < 0.0f;
+    float t72 = t38 - t70;
+    float t73 = t71 ? t72 : t70;  // E[exp(X); X < 0]
+    float t74 = t58 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t75 = t58 * POLY10(t74, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t76 = t67 * t75, t77 = t67 * t40, t78 = t64 * 2.0f, t79 = t65 * t51, t80 = -t79;
+    float t81 = t51 * FMA(t44, t80, FMA(t48, t80, t65 - t79)), t82 = t67 * t79, t83 = t79 + t81;
+    float t84 = t82 + FMA(t67, t81, FMA(t67, t79, -t82));
+    float t85 = t67 * FMA(t45, t83, t78);  // Phi(-t)
+    float t86 = t1 ? 0.0f : mean;
+    float t87 = FMA(t32, t84, t86);  // E max(X, 0)
+    float t88 = t32 * t84, t89 = FMA(t64, t50, t83) * 0.33333334f, t90 = 0.25f * FMA(t50, t89, t64), t91 = 1.0f - t85;
+    float t92 = (t4 * (t64 * (t67 * 2.0f))) - (t88 * t88), t93 = t1 ? t91 : t85, t94 = t1 ? t85 : t91;
+    float t95 = FMA(t50, t90, t89) * 0.2f, t96 = FMA(t50, t95, t90) * 0.16666667f;
+    float t97 = FMA(t50, t96, t95) * 0.14285715f, t98 = FMA(t50, t97, t96) * 0.125f;
+    float t99 = FMA(t50, t98, t97) * 0.11111111f, t100 = FMA(t50, t99, t98) * 0.1f;
+    float t101 = FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t100, t40, t99), t98),
+        t97), t96), t95), t90), t89), t64), t83) * t77;
+    float t102 = t38 - 1.0f, t103 = 0.25f + t23;
+    float t104 = t23 * POLY5(t103, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t105 = t18 ? t102 : t104, t106 = t105 - t101, t107 = t1 ? t106 : t101, t108 = t73 - t93;
+    float t109 = t9 ? t107 : t108;  // E min(0, exp(X) - 1)
+    float t110 = (FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, FMA(t40, t100 * 1022.0f, t99 *
+        510.0f), t98 * 254.0f), t97 * 126.0f), t96 * 62.0f), t95 * 30.0f), t90 * 14.0f), t89 * 6.0f), t78) * (t40 *
+        t77)) - (t101 * t101);
+    float t111 = FMA(t101, 2.0f * t109, ((t19 * POLY3(t19, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t38 * t38)) -
+        t110);
+    float t112 = t1 ? t111 : t110, t113 = (t93 * t94) - (t94 * (2.0f * t73));
+    _Bool t114 = FMA(t4, 2.0f, mean) < 0.0f;
+    float t115 = (1.0f + FMA(POLY4(t30, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t30 * t30,
+        t30)) * as_float((127u + as_bits(t27)) << 23u);
+    float t116 = t20 ? 0.0f : t115, t117 = t116 - t76;
+    float t118 = t114 ? t117 : t76;  // E[exp(2X); X < 0]
+    float t119 = t113 + (t118 - (t73 * t73)), t120 = t9 ? t112 : t119, t121 = FMA(1.050701f, t87, 1.7580993f * t109);
+    float t122 = t2 ? t121 : mean, t123 = (t122 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t122;
+    float t124 = (t4 - t92) - (t87 * (2.0f * t88));
+    float t125 = t1 ? t92 : t124;  // Var max(X, 0)
+    float t126 = (t120 < 0.0f) ? 0.0f : t120;  // variance of the left half
+    float t127 = FMA(1.1039726f, t125, FMA(3.0909133f, t126, (-3.6944735f) * (t87 * t109)));
+    float t128 = (3.4028234663852886e+38f < t123) ? 3.4028234663852886e+38f : t123, t129 = (t127 < 0.0f) ? 0.0f : t127;
+    float t130 = t2 ? t129 : mean, t131 = (3.4028234663852886e+38f < t130) ? 3.4028234663852886e+38f : t130;
+    *out_mean = t128;
+    *out_var = t131;
 }
 
 void selu_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -128,67 +120,83 @@ INLINE void selu_exact_backward_element(
     _Bool t8 = t3 < 0.0625f;
     float t9 = t4 ? 1.0f : t3, t10 = SQRT(t9), t11 = t8 ? t3 : 0.0f;
     _Bool t12 = t6 < (-80.0f);
-    float t13 = (0.0625f < t6) ? 0.0625f : t6, t14 = t12 ? (-80.0f) : t13;
-    _Bool t15 = t6 < (-0.5f);
-    float t16 = (t1 & (t8 & (!t15))) ? t6 : 0.0f, t17 = FMA(1.442695f, t14, 12582912.0f);
-    float t18 = t4 ? 0.0f : t10;  // standard deviation
-    float t19 = 1.0f / t10, t20 = t4 ? 0.0f : t19, t21 = t20 * t0, t22 = t8 ? t18 : 0.0f;
-    float t23 = selu_exact_part0(t17, t14) * as_float((127u + as_bits(t17)) << 23u), t24 = t12 ? 0.0f : t23;
-    float t25 = -t22, t26 = t1 ? t22 : t25;
-    _Bool t27 = t4 | (13.0f < t21);
-    float t28 = t27 ? 13.0f : t21;  // |mean|/sigma
-    float t29 = t21 * t21, t30 = t5 ? 0x1p-127f : t3, t31 = t0 * (t0 * (1.0f / t30)), t32 = t5 ? t29 : t31;
-    float t33 = t27 ? 169.0f : t32;
-    float t34 = 1.0f / FMA(t28, 0.25f, 1.0f);  // u = 1/(1 + t/4)
-    float t35 = -t28, t36 = t33 * (-0.5f), t37 = t1 ? t35 : t28, t38 = t18 + t37;
-    float t39 = FMA(t36, 1.442695f, 12582912.0f);
-    float t40 = 1.0f / FMA(0.25f, ABS(t38), 1.0f);  // u = 1/(1 + t/4)
-    float t41 = t34 - 0.25f;
+    float t13 = (0.0625f < t6) ? 0.0625f : t6, t14 = t12 ? (-80.0f) : t13, t15 = 2.0f * t7;
+    _Bool t16 = t6 < (-0.5f), t17 = t15 < (-80.0f);
+    float t18 = (0.0f < t15) ? 0.0f : t15, t19 = t17 ? (-80.0f) : t18, t20 = (t1 & (t8 & (!t16))) ? t6 : 0.0f;
+    float t21 = FMA(1.442695f, t14, 12582912.0f), t22 = t21 - 12582912.0f;
+    float t23 = FMA(-0.69314575f, t22, t14) + ((-1.4286068e-6f) * t22), t24 = FMA(1.442695f, t19, 12582912.0f);
+    float t25 = t24 - 12582912.0f, t26 = FMA(-0.69314575f, t25, t19) + ((-1.4286068e-6f) * t25);
+    float t27 = t4 ? 0.0f : t10;  // standard deviation
+    float t28 = 1.0f / t10, t29 = t4 ? 0.0f : t28, t30 = t29 * t0, t31 = t8 ? t27 : 0.0f;
+    float t32 = (1.0f + FMA(POLY4(t23, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t23 * t23,
+        t23)) * as_float((127u + as_bits(t21)) << 23u);
+    float t33 = t12 ? 0.0f : t32, t34 = -t31, t35 = t1 ? t31 : t34;
+    _Bool t36 = t4 | (13.0f < t30);
+    float t37 = t36 ? 13.0f : t30;  // |mean|/sigma
+    float t38 = t30 * t30, t39 = t5 ? 0x1p-127f : t3, t40 = t0 * (t0 * (1.0f / t39)), t41 = t5 ? t38 : t40;
+    float t42 = t36 ? 169.0f : t41;
+    float t43 = 1.0f / FMA(t37, 0.25f, 1.0f);  // u = 1/(1 + t/4)
+    float t44 = -t37, t45 = t42 * (-0.5f), t46 = t1 ? t44 : t37, t47 = t27 + t46;
+    float t48 = FMA(t45, 1.442695f, 12582912.0f);
+    float t49 = 1.0f / FMA(0.25f, ABS(t47), 1.0f);  // u = 1/(1 + t/4)
+    float t50 = 1.0f / FMA(0.25f, ABS(t27 + t47), 1.0f);  // u = 1/(1 + t/4)
+    float t51 = t48 - 12582912.0f, t52 = FMA(t51, -0.69314575f, t45) + (t51 * (-1.4286068e-6f)), t53 = t43 - 0.25f;
     // J_2/sqrt(2 pi)
-    float t42 = POLY10(t41, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
-        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t34 * (t34 * t34));
-    float t43 = FMA(t42, -(t28 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t33));
-    float t44 = selu_exact_part0(t39, t36) * as_float((as_bits(t39) + 127u) << 23u), t45 = t27 ? 0.0f : t44;
-    float t46 = t40 - 0.25f;
+    float t54 = POLY10(t53, -0.074104935f, 0.25460508f, -0.25593477f, -0.002245817f, -0.0067592654f, 0.11886708f,
+        0.17142972f, 0.15958565f, 0.10685132f, 0.050817315f, 0.014190124f) * (t43 * (t43 * t43));
+    float t55 = FMA(t54, -(t37 * 2.0f), 0.3989423f) * (1.0f / (1.0f + t42));
+    float t56 = (1.0f + FMA(POLY4(t52, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t52 * t52,
+        t52)) * as_float((as_bits(t48) + 127u) << 23u);
+    float t57 = t36 ? 0.0f : t56, t58 = t49 - 0.25f;
     // J_0/sqrt(2 pi)
-    float t47 = t40 * POLY10(t46, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+    float t59 = t49 * POLY10(t58, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
         0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
-    float t48 = t45 * t47;
-    _Bool t49 = t7 < 0.0f;
-    float t50 = t24 - t48;
-    float t51 = t49 ? t50 : t48;  // E[exp(X); X < 0]
-    float t52 = selu_exact_part1(t3, mean, t7, t38, t18, t45);  // E[exp(2X); X < 0]
-    float t53 = t45 * t26;
-    float t54 = t45 * 0.3989423f;  // phi(t)
-    float t55 = t20 * t54, t56 = t42 * 2.0f;
-    float t57 = t45 * FMA(t28, t43, t56);  // Phi(-t)
-    float t58 = t45 * t43, t59 = t1 ? 0.0f : mean;
-    float t60 = FMA(t18, t58, t59);  // E max(X, 0)
-    float t61 = t1 ? 0.0f : t28, t62 = t54 * (t58 + t61), t63 = FMA(t42, t35, t43) * 0.33333334f;
-    float t64 = 0.25f * FMA(t35, t63, t42), t65 = 1.0f - t57, t66 = 1.7580993f * t51, t67 = t1 ? t65 : t57;
-    float t68 = t1 ? t57 : t65, t69 = FMA(t35, t64, t63) * 0.2f, t70 = FMA(t35, t69, t64) * 0.16666667f;
-    float t71 = FMA(t35, t70, t69) * 0.14285715f, t72 = FMA(t35, t71, t70) * 0.125f;
-    float t73 = FMA(t35, t72, t71) * 0.11111111f, t74 = FMA(t35, t73, t72) * 0.1f;
-    float t75 = FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t74, t26, t73), t72), t71),
-        t70), t69), t64), t63), t42), t43) * t53;
-    float t76 = t24 - 1.0f, t77 = 0.25f + t16;
-    float t78 = t16 * POLY5(t77, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
-    float t79 = t15 ? t76 : t78, t80 = t79 - t75, t81 = t1 ? t80 : t75, t82 = t51 - t67;
-    float t83 = t8 ? t81 : t82;  // E min(0, exp(X) - 1)
-    float t84 = t83 * t55;
-    float t85 = FMA(FMA(t68 - t62, 1.1039726f, FMA(3.0909133f, ((2.0f * t52) - t51) + (t84 - (t51 * t83)), 1.8472368f *
-        ((t62 - t84) - (t60 * t51)))), grad_var, (0.5f * FMA(t55, -0.70739836f, t66)) * grad_mean);
-    float t86 = (FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, FMA(t26, t74 * 1022.0f, t73 * 510.0f),
-        t72 * 254.0f), t71 * 126.0f), t70 * 62.0f), t69 * 30.0f), t64 * 14.0f), t63 * 6.0f), t56) * (t26 * t53)) - (t75
-        * t75);
-    float t87 = FMA(t75, 2.0f * t83, ((t11 * POLY3(t11, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t24 * t24)) - t86);
-    float t88 = t1 ? t87 : t86, t89 = ((t67 * t68) - (t68 * (2.0f * t51))) + (t52 - (t51 * t51)), t90 = t8 ? t88 : t89;
-    float t91 = (1.050701f * (t60 * t67)) - (1.7580993f * (t83 * t68));
-    float t92 = (t90 < 0.0f) ? 0.0f : t90;  // variance of the left half
-    float t93 = FMA(2.0f * FMA(-0.70739836f, t91, (3.0909133f * t92) - (1.8472368f * (t60 * t83))), grad_var,
-        FMA(1.050701f, t68, t66) * grad_mean);
-    *out_grad_mean = t93;
-    *out_grad_var = t85;
+    float t60 = t57 * t59;
+    _Bool t61 = t7 < 0.0f;
+    float t62 = t33 - t60;
+    float t63 = t61 ? t62 : t60;  // E[exp(X); X < 0]
+    float t64 = t50 - 0.25f;
+    // J_0/sqrt(2 pi)
+    float t65 = t50 * POLY10(t64, 0.0016479337f, 0.01630153f, -0.034037594f, -0.021891933f, 0.01972147f, 0.080631725f,
+        0.14147368f, 0.17952807f, 0.18632981f, 0.16664104f, 0.13207588f);
+    float t66 = t57 * t65;
+    _Bool t67 = FMA(t3, 2.0f, mean) < 0.0f;
+    float t68 = (1.0f + FMA(POLY4(t26, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t26 * t26,
+        t26)) * as_float((127u + as_bits(t24)) << 23u);
+    float t69 = t17 ? 0.0f : t68, t70 = t69 - t66;
+    float t71 = t67 ? t70 : t66;  // E[exp(2X); X < 0]
+    float t72 = t57 * t35;
+    float t73 = t57 * 0.3989423f;  // phi(t)
+    float t74 = t29 * t73, t75 = t54 * 2.0f;
+    float t76 = t57 * FMA(t37, t55, t75);  // Phi(-t)
+    float t77 = t57 * t55, t78 = t1 ? 0.0f : mean;
+    float t79 = FMA(t27, t77, t78);  // E max(X, 0)
+    float t80 = t1 ? 0.0f : t37, t81 = t73 * (t77 + t80), t82 = FMA(t54, t44, t55) * 0.33333334f;
+    float t83 = 0.25f * FMA(t44, t82, t54), t84 = 1.0f - t76, t85 = 1.7580993f * t63, t86 = t1 ? t84 : t76;
+    float t87 = t1 ? t76 : t84, t88 = FMA(t44, t83, t82) * 0.2f, t89 = FMA(t44, t88, t83) * 0.16666667f;
+    float t90 = FMA(t44, t89, t88) * 0.14285715f, t91 = FMA(t44, t90, t89) * 0.125f;
+    float t92 = FMA(t44, t91, t90) * 0.11111111f, t93 = FMA(t44, t92, t91) * 0.1f;
+    float t94 = FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t93, t35, t92), t91), t90),
+        t89), t88), t83), t82), t54), t55) * t72;
+    float t95 = t33 - 1.0f, t96 = 0.25f + t20;
+    float t97 = t20 * POLY5(t96, 0.0011519634f, 0.00678744f, 0.034140456f, 0.1383353f, 0.42398438f, 0.88479686f);
+    float t98 = t16 ? t95 : t97, t99 = t98 - t94, t100 = t1 ? t99 : t94, t101 = t63 - t86;
+    float t102 = t8 ? t100 : t101;  // E min(0, exp(X) - 1)
+    float t103 = t102 * t74;
+    float t104 = FMA(FMA(t87 - t81, 1.1039726f, FMA(3.0909133f, ((2.0f * t71) - t63) + (t103 - (t63 * t102)),
+        1.8472368f * ((t81 - t103) - (t79 * t63)))), grad_var, (0.5f * FMA(t74, -0.70739836f, t85)) * grad_mean);
+    float t105 = (FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, FMA(t35, t93 * 1022.0f, t92 * 510.0f),
+        t91 * 254.0f), t90 * 126.0f), t89 * 62.0f), t88 * 30.0f), t83 * 14.0f), t82 * 6.0f), t75) * (t35 * t72)) - (t94
+        * t94);
+    float t106 = FMA(t94, 2.0f * t102, ((t11 * POLY3(t11, 0.041666668f, 0.16666667f, 0.5f, 1.0f)) * (t33 * t33)) -
+        t105);
+    float t107 = t1 ? t106 : t105, t108 = ((t86 * t87) - (t87 * (2.0f * t63))) + (t71 - (t63 * t63));
+    float t109 = t8 ? t107 : t108, t110 = (1.050701f * (t79 * t86)) - (1.7580993f * (t102 * t87));
+    float t111 = (t109 < 0.0f) ? 0.0f : t109;  // variance of the left half
+    float t112 = FMA(2.0f * FMA(-0.70739836f, t110, (3.0909133f * t111) - (1.8472368f * (t79 * t102))), grad_var,
+        FMA(1.050701f, t87, t85) * grad_mean);
+    *out_grad_mean = t112;
+    *out_grad_var = t104;
 }
 
 void selu_exact_backward(

@@ -13,30 +13,6 @@ LANE_ELEMENTS = 2
 
 
 @triton.jit
-def _part0(p0, p1):
-    t0 = p0 - 12582912.0
-    t1 = tl.fma(-0.69314575, t0, p1) + ((-1.4286068e-6) * t0)
-    t2 = 1.0 + tl.fma(polynomial(t1, 0.0013814222, (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t1 * t1, t1)
-    return t2
-
-
-@triton.jit
-def _part1(p0, p1, p2, p3, p4, p5):
-    t0 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(p4 + p3), 1.0))  # u = 1/(1 + t/4)
-    # J_0/sqrt(2 pi)
-    t1 = (t0 * polynomial(t0 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
-        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t2 = p5 * t1
-    t3 = 2.0 * p2
-    t4 = t3 < (-80.0)
-    t5 = tl.where(t4, -80.0, tl.where(0.0 < t3, 0.0, t3))
-    t6 = tl.fma(1.442695, t5, 12582912.0)
-    t7 = (tl.where(tl.fma(p0, 2.0, p1) < 0.0, tl.where(t4, 0.0, _part0(t6, t5) * (((127 + (t6.to(tl.int32,
-        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t2, t2))
-    return t7
-
-
-@triton.jit
 def selu_exact_forward(mean, var):
     t0 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
     t1 = 0.0 == t0
@@ -95,50 +71,67 @@ def selu_exact_forward(mean, var):
     t46 = t45 < (-80.0)
     t47 = tl.where(t46, -80.0, tl.where(0.0625 < t45, 0.0625, t45))
     t48 = tl.fma(1.442695, t47, 12582912.0)
-    t49 = (tl.where(t46, 0.0, _part0(t48, t47) * (((127 + (t48.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t49 = t48 - 12582912.0
+    t50 = tl.fma(-0.69314575, t49, t47) + ((-1.4286068e-6) * t49)
+    t51 = (tl.where(t46, 0.0, (1.0 + tl.fma(polynomial(t50, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t50 * t50, t50)) * (((127 + (t48.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t50 = t45 < (-0.5)
-    t51 = tl.where(t36 & (t34 & (~t50)), t45, 0.0)
-    t52 = t11 * 2.0
-    t53 = t42 * tl.fma(t6, t23, t52)  # Phi(-t)
-    t54 = 1.0 - t53
-    t55 = tl.where(t36, t54, t53)
-    t56 = t33 + tl.where(t36, t24, t6)
-    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t56), 1.0))  # u = 1/(1 + t/4)
+    t52 = t45 < (-0.5)
+    t53 = tl.where(t36 & (t34 & (~t52)), t45, 0.0)
+    t54 = t11 * 2.0
+    t55 = t42 * tl.fma(t6, t23, t54)  # Phi(-t)
+    t56 = 1.0 - t55
+    t57 = tl.where(t36, t56, t55)
+    t58 = t33 + tl.where(t36, t24, t6)
+    t59 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t58), 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t58 = (t57 * polynomial(t57 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+    t60 = (t59 * polynomial(t59 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
         0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t59 = t42 * t58
-    t60 = mean + t0
-    t61 = tl.where(t60 < 0.0, t49 - t59, t59)  # E[exp(X); X < 0]
+    t61 = t42 * t60
+    t62 = mean + t0
+    t63 = tl.where(t62 < 0.0, t51 - t61, t61)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t62 = (tl.where(t34, tl.where(t36, tl.where(t50, t49 - 1.0, t51 * polynomial(0.25 + t51, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t44, t44), t61 - t55))
-    t63 = t42 * t19
-    t64 = t63 + tl.fma(t42, t22, tl.fma(t42, t19, t63 * -1.0))
-    t65 = tl.fma(t33, t64, tl.where(t36, 0.0, mean))  # E max(X, 0)
-    t66 = mean == mean
-    t67 = tl.where(t66, tl.fma(1.050701, t65, 1.7580993 * t62), mean)
-    t68 = tl.where(t67 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t67)
-    t69 = tl.where(3.4028234663852886e+38 < t68, 3.4028234663852886e+38, t68)
-    t70 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
-        1022.0, t31 * 510.0), t30 * 254.0), t29 * 126.0), t28 * 62.0), t27 * 30.0), t26 * 14.0), t25 * 6.0), t52) *
+    t64 = (tl.where(t34, tl.where(t36, tl.where(t52, t51 - 1.0, t53 * polynomial(0.25 + t53, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t44, t44), t63 - t57))
+    t65 = t42 * t19
+    t66 = t65 + tl.fma(t42, t22, tl.fma(t42, t19, t65 * -1.0))
+    t67 = tl.fma(t33, t66, tl.where(t36, 0.0, mean))  # E max(X, 0)
+    t68 = mean == mean
+    t69 = tl.where(t68, tl.fma(1.050701, t67, 1.7580993 * t64), mean)
+    t70 = tl.where(t69 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t69)
+    t71 = tl.where(3.4028234663852886e+38 < t70, 3.4028234663852886e+38, t70)
+    t72 = ((tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, tl.fma(t37, t32 *
+        1022.0, t31 * 510.0), t30 * 254.0), t29 * 126.0), t28 * 62.0), t27 * 30.0), t26 * 14.0), t25 * 6.0), t54) *
         (t37 * t43)) - (t44 * t44))
-    t71 = tl.where(t34, t0, 0.0)
-    t72 = tl.where(t36, t53, t54)
-    t73 = (tl.where(t36, tl.fma(t44, 2.0 * t62, ((t71 * polynomial(t71, 0.041666668, (0.16666667, 0.5, 1.0))) * (t49 *
-        t49)) - t70), t70))
-    t74 = (t55 * t72) - (t72 * (2.0 * t61))
-    t75 = _part1(t0, mean, t60, t56, t33, t42)  # E[exp(2X); X < 0]
-    t76 = tl.where(t34, t73, t74 + (t75 - (t61 * t61)))
-    t77 = t33 * t64
-    t78 = (t0 * (t11 * (t42 * 2.0))) - (t77 * t77)
-    t79 = tl.where(t36, t78, (t0 - t78) - (t65 * (2.0 * t77)))  # Var max(X, 0)
-    t80 = tl.where(t76 < 0.0, 0.0, t76)  # variance of the left half
-    t81 = tl.fma(1.1039726, t79, tl.fma(3.0909133, t80, (-3.6944735) * (t65 * t62)))
-    t82 = tl.where(t66, tl.where(t81 < 0.0, 0.0, t81), mean)
-    t83 = tl.where(3.4028234663852886e+38 < t82, 3.4028234663852886e+38, t82)
-    return (t69, t83)
+    t73 = tl.where(t34, t0, 0.0)
+    t74 = tl.where(t36, t55, t56)
+    t75 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t33 + t58), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t76 = (t75 * polynomial(t75 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t77 = t42 * t76
+    t78 = 2.0 * t62
+    t79 = t78 < (-80.0)
+    t80 = tl.where(t79, -80.0, tl.where(0.0 < t78, 0.0, t78))
+    t81 = tl.fma(1.442695, t80, 12582912.0)
+    t82 = t81 - 12582912.0
+    t83 = tl.fma(-0.69314575, t82, t80) + ((-1.4286068e-6) * t82)
+    t84 = (tl.where(t36, tl.fma(t44, 2.0 * t64, ((t73 * polynomial(t73, 0.041666668, (0.16666667, 0.5, 1.0))) * (t51 *
+        t51)) - t72), t72))
+    t85 = (t57 * t74) - (t74 * (2.0 * t63))
+    # E[exp(2X); X < 0]
+    t86 = (tl.where(tl.fma(t0, 2.0, mean) < 0.0, tl.where(t79, 0.0, (1.0 + tl.fma(polynomial(t83, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t83 * t83, t83)) * (((127 + (t81.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t77, t77))
+    t87 = tl.where(t34, t84, t85 + (t86 - (t63 * t63)))
+    t88 = t33 * t66
+    t89 = (t0 * (t11 * (t42 * 2.0))) - (t88 * t88)
+    t90 = tl.where(t36, t89, (t0 - t89) - (t67 * (2.0 * t88)))  # Var max(X, 0)
+    t91 = tl.where(t87 < 0.0, 0.0, t87)  # variance of the left half
+    t92 = tl.fma(1.1039726, t90, tl.fma(3.0909133, t91, (-3.6944735) * (t67 * t64)))
+    t93 = tl.where(t68, tl.where(t92 < 0.0, 0.0, t92), mean)
+    t94 = tl.where(3.4028234663852886e+38 < t93, 3.4028234663852886e+38, t93)
+    return (t71, t94)
 
 
 @triton.jit
@@ -183,56 +176,76 @@ def selu_exact_backward(mean, var, grad_mean, grad_var):
     t26 = tl.where(t25, t24, t24 * -1.0)
     t27 = t11 * (-0.5)
     t28 = tl.fma(t27, 1.442695, 12582912.0)
-    t29 = (tl.where(t6, 0.0, _part0(t28, t27) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
+    t29 = t28 - 12582912.0
+    t30 = tl.fma(t29, -0.69314575, t27) + (t29 * (-1.4286068e-6))
+    t31 = (tl.where(t6, 0.0, (1.0 + tl.fma(polynomial(t30, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t30 * t30, t30)) * ((((t28.to(tl.int32, bitcast=True)) + 127) << 23).to(tl.float32,
         bitcast=True))))
-    t30 = t29 * t26
-    t31 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
-        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t30)
-    t32 = tl.fma(t0, 0.5, mean)
-    t33 = t32 < (-80.0)
-    t34 = tl.where(t33, -80.0, tl.where(0.0625 < t32, 0.0625, t32))
-    t35 = tl.fma(1.442695, t34, 12582912.0)
-    t36 = (tl.where(t33, 0.0, _part0(t35, t34) * (((127 + (t35.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
+    t32 = t31 * t26
+    t33 = (tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t21,
+        t26, t20), t19), t18), t17), t16), t15), t14), t9), t12) * t32)
+    t34 = tl.fma(t0, 0.5, mean)
+    t35 = t34 < (-80.0)
+    t36 = tl.where(t35, -80.0, tl.where(0.0625 < t34, 0.0625, t34))
+    t37 = tl.fma(1.442695, t36, 12582912.0)
+    t38 = t37 - 12582912.0
+    t39 = tl.fma(-0.69314575, t38, t36) + ((-1.4286068e-6) * t38)
+    t40 = (tl.where(t35, 0.0, (1.0 + tl.fma(polynomial(t39, 0.0013814222, (0.008368899, 0.041668404, 0.1666652,
+        0.49999994)), t39 * t39, t39)) * (((127 + (t37.to(tl.int32, bitcast=True))) << 23).to(tl.float32,
         bitcast=True))))
-    t37 = t32 < (-0.5)
-    t38 = tl.where(t25 & (t23 & (~t37)), t32, 0.0)
-    t39 = t9 * 2.0
-    t40 = t29 * tl.fma(t7, t12, t39)  # Phi(-t)
-    t41 = 1.0 - t40
-    t42 = tl.where(t25, t41, t40)
-    t43 = t22 + tl.where(t25, t13, t7)
-    t44 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t43), 1.0))  # u = 1/(1 + t/4)
+    t41 = t34 < (-0.5)
+    t42 = tl.where(t25 & (t23 & (~t41)), t34, 0.0)
+    t43 = t9 * 2.0
+    t44 = t31 * tl.fma(t7, t12, t43)  # Phi(-t)
+    t45 = 1.0 - t44
+    t46 = tl.where(t25, t45, t44)
+    t47 = t22 + tl.where(t25, t13, t7)
+    t48 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t47), 1.0))  # u = 1/(1 + t/4)
     # J_0/sqrt(2 pi)
-    t45 = (t44 * polynomial(t44 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+    t49 = (t48 * polynomial(t48 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
         0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
-    t46 = t29 * t45
-    t47 = mean + t0
-    t48 = tl.where(t47 < 0.0, t36 - t46, t46)  # E[exp(X); X < 0]
+    t50 = t31 * t49
+    t51 = mean + t0
+    t52 = tl.where(t51 < 0.0, t40 - t50, t50)  # E[exp(X); X < 0]
     # E min(0, exp(X) - 1)
-    t49 = (tl.where(t23, tl.where(t25, tl.where(t37, t36 - 1.0, t38 * polynomial(0.25 + t38, 0.0011519634, (0.00678744,
-        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t31, t31), t48 - t42))
-    t50 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
-        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t39) *
-        (t26 * t30)) - (t31 * t31))
-    t51 = tl.where(t23, t0, 0.0)
-    t52 = tl.where(t25, t40, t41)
-    t53 = _part1(t0, mean, t47, t43, t22, t29)  # E[exp(2X); X < 0]
-    t54 = (tl.where(t23, tl.where(t25, tl.fma(t31, 2.0 * t49, ((t51 * polynomial(t51, 0.041666668, (0.16666667, 0.5,
-        1.0))) * (t36 * t36)) - t50), t50), ((t42 * t52) - (t52 * (2.0 * t48))) + (t53 - (t48 * t48))))
-    t55 = t29 * t12
-    t56 = tl.fma(t22, t55, tl.where(t25, 0.0, mean))  # E max(X, 0)
-    t57 = 1.7580993 * t48
-    t58 = (1.050701 * (t56 * t42)) - (1.7580993 * (t49 * t52))
-    t59 = tl.where(t54 < 0.0, 0.0, t54)  # variance of the left half
-    t60 = (tl.fma(2.0 * tl.fma(-0.70739836, t58, (3.0909133 * t59) - (1.8472368 * (t56 * t49))), grad_var,
-        tl.fma(1.050701, t52, t57) * grad_mean))
-    t61 = t29 * 0.3989423  # phi(t)
-    t62 = t3 * t61
-    t63 = t49 * t62
-    t64 = t61 * (t55 + tl.where(t25, 0.0, t7))
-    t65 = (tl.fma(tl.fma(t52 - t64, 1.1039726, tl.fma(3.0909133, ((2.0 * t53) - t48) + (t63 - (t48 * t49)), 1.8472368 *
-        ((t64 - t63) - (t56 * t48)))), grad_var, (0.5 * tl.fma(t62, -0.70739836, t57)) * grad_mean))
-    return (t60, t65)
+    t53 = (tl.where(t23, tl.where(t25, tl.where(t41, t40 - 1.0, t42 * polynomial(0.25 + t42, 0.0011519634, (0.00678744,
+        0.034140456, 0.1383353, 0.42398438, 0.88479686))) - t33, t33), t52 - t46))
+    t54 = ((tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, tl.fma(t26, t21 *
+        1022.0, t20 * 510.0), t19 * 254.0), t18 * 126.0), t17 * 62.0), t16 * 30.0), t15 * 14.0), t14 * 6.0), t43) *
+        (t26 * t32)) - (t33 * t33))
+    t55 = tl.where(t23, t0, 0.0)
+    t56 = tl.where(t25, t44, t45)
+    t57 = tl.div_rn(1.0, tl.fma(0.25, tl.abs(t22 + t47), 1.0))  # u = 1/(1 + t/4)
+    # J_0/sqrt(2 pi)
+    t58 = (t57 * polynomial(t57 - 0.25, 0.0016479337, (0.01630153, -0.034037594, -0.021891933, 0.01972147, 0.080631725,
+        0.14147368, 0.17952807, 0.18632981, 0.16664104, 0.13207588)))
+    t59 = t31 * t58
+    t60 = 2.0 * t51
+    t61 = t60 < (-80.0)
+    t62 = tl.where(t61, -80.0, tl.where(0.0 < t60, 0.0, t60))
+    t63 = tl.fma(1.442695, t62, 12582912.0)
+    t64 = t63 - 12582912.0
+    t65 = tl.fma(-0.69314575, t64, t62) + ((-1.4286068e-6) * t64)
+    # E[exp(2X); X < 0]
+    t66 = (tl.where(tl.fma(t0, 2.0, mean) < 0.0, tl.where(t61, 0.0, (1.0 + tl.fma(polynomial(t65, 0.0013814222,
+        (0.008368899, 0.041668404, 0.1666652, 0.49999994)), t65 * t65, t65)) * (((127 + (t63.to(tl.int32,
+        bitcast=True))) << 23).to(tl.float32, bitcast=True))) - t59, t59))
+    t67 = (tl.where(t23, tl.where(t25, tl.fma(t33, 2.0 * t53, ((t55 * polynomial(t55, 0.041666668, (0.16666667, 0.5,
+        1.0))) * (t40 * t40)) - t54), t54), ((t46 * t56) - (t56 * (2.0 * t52))) + (t66 - (t52 * t52))))
+    t68 = t31 * t12
+    t69 = tl.fma(t22, t68, tl.where(t25, 0.0, mean))  # E max(X, 0)
+    t70 = 1.7580993 * t52
+    t71 = (1.050701 * (t69 * t46)) - (1.7580993 * (t53 * t56))
+    t72 = tl.where(t67 < 0.0, 0.0, t67)  # variance of the left half
+    t73 = (tl.fma(2.0 * tl.fma(-0.70739836, t71, (3.0909133 * t72) - (1.8472368 * (t69 * t53))), grad_var,
+        tl.fma(1.050701, t56, t70) * grad_mean))
+    t74 = t31 * 0.3989423  # phi(t)
+    t75 = t3 * t74
+    t76 = t53 * t75
+    t77 = t74 * (t68 + tl.where(t25, 0.0, t7))
+    t78 = (tl.fma(tl.fma(t56 - t77, 1.1039726, tl.fma(3.0909133, ((2.0 * t66) - t52) + (t76 - (t52 * t53)), 1.8472368 *
+        ((t77 - t76) - (t69 * t52)))), grad_var, (0.5 * tl.fma(t75, -0.70739836, t70)) * grad_mean))
+    return (t73, t78)
 
 
 @triton.jit

@@ -5,37 +5,6 @@
 
 #include "momentgen/native/float32.h"
 
-INLINE float sin_exact_part0(float p0, float p1)
-{
-    float t0 = p0 - 12582912.0f, t1 = FMA(t0, -0.69314575f, p1) + (t0 * (-1.4286068e-6f));
-    float t2 = 1.0f + FMA(POLY4(t1, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t1 * t1, t1);
-    return t2;
-}
-
-INLINE float sin_exact_part1(float p0)
-{
-    float t0 = p0 * (-0.5f);
-    _Bool t1 = t0 < (-150.0f);
-    float t2 = t1 ? (-150.0f) : t0, t3 = FMA(1.442695f, t2, 12582912.0f);
-    uint32_t t4 = as_bits(t3);
-    float t5 = sin_exact_part0(t3, t2), t6 = t1 ? 0.0f : t5;
-    float t7 = (t6 * as_float((127u + ((uint32_t)((int32_t)t4 >> 1u))) << 23u)) * as_float((127u +
-        ((uint32_t)((int32_t)(1u + t4) >> 1u))) << 23u);
-    return t7;
-}
-
-INLINE float sin_exact_part2(float p0)
-{
-    float t0 = FLIP(p0);
-    _Bool t1 = t0 < (-150.0f);
-    float t2 = t1 ? (-150.0f) : t0, t3 = FMA(t2, 1.442695f, 12582912.0f);
-    uint32_t t4 = as_bits(t3);
-    float t5 = sin_exact_part0(t3, t2), t6 = t1 ? 0.0f : t5;
-    float t7 = (t6 * as_float((((uint32_t)((int32_t)t4 >> 1u)) + 127u) << 23u)) * as_float((127u +
-        ((uint32_t)((int32_t)(t4 + 1u) >> 1u))) << 23u);
-    return t7;
-}
-
 INLINE void sin_exact_forward_element(float mean, float var, out_ptr out_mean, out_ptr out_var)
 {
     _Bool t0 = mean == mean;
@@ -43,22 +12,42 @@ INLINE void sin_exact_forward_element(float mean, float var, out_ptr out_mean, o
     float t3 = ((0.0f <= var) & (ABS(mean) <= 1000244.1f)) ? 1.0f : (-1.0f);
     float t4 = var * SQRT(t3);  // NaN for a negative variance, and for |mean| > 1e+06
     float t5 = t1 - (4.0f * ((12582912.0f + (t1 * 0.25f)) - 12582912.0f));
-    float t6 = FMA(t2, 1.5893255e-8f, FMA(t2, -4.4703484e-6f, FMA(t2, 1.5708008f, mean))), t7 = t6 * t6;
-    _Bool t8 = t4 < 0.5f, t9 = t4 == t4, t10 = 1.0f == (t5 * t5);
-    float t11 = POLY4(t7, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
-    float t12 = t6 * POLY3(t7, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f), t13 = t10 ? t11 : t12;
-    float t14 = t8 ? t4 : 0.5f;
-    _Bool t15 = ((-1.0f) == t5) | (ABS(t5) == 2.0f);
-    float t16 = -t13, t17 = t15 ? t16 : t13, t18 = sin_exact_part2(t4), t19 = 0.25f - t14;
-    float t20 = t14 * POLY5(t19, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
-    float t21 = 1.0f - t18, t22 = t8 ? t20 : t21, t23 = 0.5f * (t22 * FMA(t18, FMA(t17, t17 * (-2.0f), 1.0f), 1.0f));
-    float t24 = t17 * sin_exact_part1(t4), t25 = (3.4028234663852886e+38f < t24) ? 3.4028234663852886e+38f : t24;
-    float t26 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
-    float t27 = (t25 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t25, t28 = t0 ? t27 : mean;
-    float t29 = t9 ? t28 : t4, t30 = (t26 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t26;
-    float t31 = t0 ? t30 : mean, t32 = t9 ? t31 : t4;
-    *out_mean = t29;
-    *out_var = t32;
+    float t6 = FMA(t2, 1.5893255e-8f, FMA(t2, -4.4703484e-6f, FMA(t2, 1.5708008f, mean))), t7 = t6 * t6, t8 = -t4;
+    float t9 = t4 * (-0.5f);
+    _Bool t10 = t4 < 0.5f, t11 = t4 == t4, t12 = t8 < (-150.0f);
+    float t13 = t12 ? (-150.0f) : t8;
+    _Bool t14 = 1.0f == (t5 * t5);
+    float t15 = POLY4(t7, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
+    float t16 = t6 * POLY3(t7, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f), t17 = t14 ? t15 : t16;
+    _Bool t18 = t9 < (-150.0f);
+    float t19 = t18 ? (-150.0f) : t9, t20 = t10 ? t4 : 0.5f, t21 = FMA(t13, 1.442695f, 12582912.0f);
+    float t22 = FMA(1.442695f, t19, 12582912.0f), t23 = t21 - 12582912.0f;
+    uint32_t t24 = as_bits(t21);
+    float t25 = FMA(t23, -0.69314575f, t13) + (t23 * (-1.4286068e-6f)), t26 = t22 - 12582912.0f;
+    uint32_t t27 = as_bits(t22);
+    float t28 = FMA(-0.69314575f, t26, t19) + ((-1.4286068e-6f) * t26);
+    _Bool t29 = ((-1.0f) == t5) | (ABS(t5) == 2.0f);
+    float t30 = -t17, t31 = t29 ? t30 : t17;
+    float t32 = 1.0f + FMA(POLY4(t25, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t25 * t25,
+        t25);
+    float t33 = t12 ? 0.0f : t32;
+    float t34 = (t33 * as_float((((uint32_t)((int32_t)t24 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t24 + 1u) >> 1u))) << 23u);
+    float t35 = 0.25f - t20;
+    float t36 = t20 * POLY5(t35, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
+    float t37 = 1.0f - t34, t38 = t10 ? t36 : t37, t39 = 0.5f * (t38 * FMA(t34, FMA(t31, t31 * (-2.0f), 1.0f), 1.0f));
+    float t40 = 1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28);
+    float t41 = t18 ? 0.0f : t40;
+    float t42 = t31 * ((t41 * as_float((127u + ((uint32_t)((int32_t)t27 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t27) >> 1u))) << 23u));
+    float t43 = (3.4028234663852886e+38f < t42) ? 3.4028234663852886e+38f : t42;
+    float t44 = (3.4028234663852886e+38f < t39) ? 3.4028234663852886e+38f : t39;
+    float t45 = (t43 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t43, t46 = t0 ? t45 : mean;
+    float t47 = t11 ? t46 : t4, t48 = (t44 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t44;
+    float t49 = t0 ? t48 : mean, t50 = t11 ? t49 : t4;
+    *out_mean = t47;
+    *out_var = t50;
 }
 
 void sin_exact_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)
@@ -74,33 +63,50 @@ INLINE void sin_exact_backward_element(
     float t3 = FMA(t1, 1.5893255e-8f, FMA(t1, -4.4703484e-6f, FMA(t1, 1.5708008f, mean)));
     float t4 = ((0.0f <= var) & (ABS(mean) <= 1000244.1f)) ? 1.0f : (-1.0f);
     float t5 = var * SQRT(t4);  // NaN for a negative variance, and for |mean| > 1e+06
-    float t6 = t3 * t3;
-    _Bool t7 = t5 < 0.5f;
-    float t8 = t7 ? t5 : 0.5f, t9 = t3 * POLY3(t6, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f);
-    float t10 = POLY4(t6, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
-    _Bool t11 = 1.0f == (t2 * t2), t12 = ABS(t2) == 2.0f;
-    float t13 = t11 ? t10 : t9, t14 = t11 ? t9 : t10;
-    _Bool t15 = ((-1.0f) == t2) | t12;
-    float t16 = -t13, t17 = t15 ? t16 : t13;
-    _Bool t18 = t12 | (1.0f == t2);
-    float t19 = -t14, t20 = t18 ? t19 : t14, t21 = sin_exact_part2(t5), t22 = sin_exact_part1(t5), t23 = t20 * t22;
-    float t24 = (-0.5f) * (t17 * t22);
-    float t25 = 0.5f * (t21 * FMA(FMA(t17, t17 * (-2.0f), 1.0f), (2.0f * t21) - 1.0f, 1.0f)), t26 = t20 * (2.0f * t17);
-    float t27 = 0.25f - t8;
-    float t28 = t8 * POLY5(t27, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
-    float t29 = 1.0f - t21, t30 = t7 ? t28 : t29, t31 = -(t26 * (t21 * t30));
-    float t32 = (3.4028234663852886e+38f < t23) ? 3.4028234663852886e+38f : t23;
-    float t33 = (3.4028234663852886e+38f < t24) ? 3.4028234663852886e+38f : t24;
-    float t34 = (3.4028234663852886e+38f < t31) ? 3.4028234663852886e+38f : t31;
-    float t35 = (3.4028234663852886e+38f < t25) ? 3.4028234663852886e+38f : t25;
-    float t36 = (t34 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t34;
-    float t37 = (t32 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t32;
-    float t38 = FMA(t36, grad_var, t37 * grad_mean);
-    float t39 = (t35 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t35;
-    float t40 = (t33 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t33;
-    float t41 = FMA(t39, grad_var, t40 * grad_mean);
-    *out_grad_mean = t38;
-    *out_grad_var = t41;
+    float t6 = t3 * t3, t7 = -t5, t8 = t5 * (-0.5f);
+    _Bool t9 = t5 < 0.5f;
+    float t10 = t9 ? t5 : 0.5f, t11 = t3 * POLY3(t6, -0.00019500092f, 0.008332003f, -0.1666665f, 1.0f);
+    float t12 = POLY4(t6, 2.4370465e-5f, -0.0013886505f, 0.041666612f, -0.5f, 1.0f);
+    _Bool t13 = t7 < (-150.0f);
+    float t14 = t13 ? (-150.0f) : t7;
+    _Bool t15 = 1.0f == (t2 * t2), t16 = ABS(t2) == 2.0f, t17 = t8 < (-150.0f);
+    float t18 = t17 ? (-150.0f) : t8, t19 = FMA(t14, 1.442695f, 12582912.0f), t20 = t19 - 12582912.0f;
+    uint32_t t21 = as_bits(t19);
+    float t22 = FMA(t20, -0.69314575f, t14) + (t20 * (-1.4286068e-6f)), t23 = FMA(1.442695f, t18, 12582912.0f);
+    float t24 = t15 ? t12 : t11, t25 = t15 ? t11 : t12, t26 = t23 - 12582912.0f;
+    uint32_t t27 = as_bits(t23);
+    float t28 = FMA(-0.69314575f, t26, t18) + ((-1.4286068e-6f) * t26);
+    _Bool t29 = ((-1.0f) == t2) | t16;
+    float t30 = -t24, t31 = t29 ? t30 : t24;
+    _Bool t32 = t16 | (1.0f == t2);
+    float t33 = -t25, t34 = t32 ? t33 : t25;
+    float t35 = 1.0f + FMA(POLY4(t22, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t22 * t22,
+        t22);
+    float t36 = t13 ? 0.0f : t35;
+    float t37 = (t36 * as_float((((uint32_t)((int32_t)t21 >> 1u)) + 127u) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(t21 + 1u) >> 1u))) << 23u);
+    float t38 = 1.0f + FMA(POLY4(t28, 0.0013814222f, 0.008368899f, 0.041668404f, 0.1666652f, 0.49999994f), t28 * t28,
+        t28);
+    float t39 = t17 ? 0.0f : t38;
+    float t40 = (t39 * as_float((127u + ((uint32_t)((int32_t)t27 >> 1u))) << 23u)) * as_float((127u +
+        ((uint32_t)((int32_t)(1u + t27) >> 1u))) << 23u);
+    float t41 = t34 * t40, t42 = (-0.5f) * (t31 * t40);
+    float t43 = 0.5f * (t37 * FMA(FMA(t31, t31 * (-2.0f), 1.0f), (2.0f * t37) - 1.0f, 1.0f)), t44 = t34 * (2.0f * t31);
+    float t45 = 0.25f - t10;
+    float t46 = t10 * POLY5(t45, 0.0011216349f, 0.0067853425f, 0.034142725f, 0.13833544f, 0.42398435f, 0.88479686f);
+    float t47 = 1.0f - t37, t48 = t9 ? t46 : t47, t49 = -(t44 * (t37 * t48));
+    float t50 = (3.4028234663852886e+38f < t41) ? 3.4028234663852886e+38f : t41;
+    float t51 = (3.4028234663852886e+38f < t42) ? 3.4028234663852886e+38f : t42;
+    float t52 = (3.4028234663852886e+38f < t49) ? 3.4028234663852886e+38f : t49;
+    float t53 = (3.4028234663852886e+38f < t43) ? 3.4028234663852886e+38f : t43;
+    float t54 = (t52 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t52;
+    float t55 = (t50 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t50;
+    float t56 = FMA(t54, grad_var, t55 * grad_mean);
+    float t57 = (t53 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t53;
+    float t58 = (t51 < (-3.4028234663852886e+38f)) ? (-3.4028234663852886e+38f) : t51;
+    float t59 = FMA(t57, grad_var, t58 * grad_mean);
+    *out_grad_mean = t56;
+    *out_grad_var = t59;
 }
 
 void sin_exact_backward(

@@ -6,45 +6,27 @@
 
 INLINE void square_exact_float64_forward_element(double mean, double var, out_ptr out_mean, out_ptr out_var)
 {
-    double t0 = mean * 2.0;
-    _Bool t1 = mean == mean;
-    double t2 = (0.0 <= var) ? 1.0 : (-1.0);
-    double t3 = var * SQRT(t2);  // NaN for a negative variance
-    double t4 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0, t5 = (t3 * t3) * 2.0;
-    double t6 = mean * (t3 * 2.0), t7 = FMA(2.0, t3 * 0.5, mean * mean);
-    _Bool t8 = t3 == t3;
-    double t9 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
-    double t10 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
-    double t11 = (0x1.fffffffffffffp1023 < t7) ? 0x1.fffffffffffffp1023 : t7;
-    double t12 = (t4 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t4;
-    double t13 = (t10 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t10;
-    double t14 = (t9 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t9, t15 = FMA(t12, t13, t14);
-    double t16 = (t11 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t11, t17 = t1 ? t16 : mean;
-    double t18 = t8 ? t17 : t3, t19 = (0x1.fffffffffffffp1023 < t15) ? 0x1.fffffffffffffp1023 : t15;
-    double t20 = (t19 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t19, t21 = t1 ? t20 : mean;
-    double t22 = t8 ? t21 : t3;
-    *out_mean = t18;
-    *out_var = t22;
+    _Bool t0 = (mean == mean) & (0.0 <= var);
+    double t1 = FMA(mean, mean, var), t2 = FMA(4.0, mean * (var * mean), 2.0 * (var * var)), t3 = t0 ? 1.0 : (-1.0);
+    double t4 = SQRT(t3), t5 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t6 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5, t7 = t0 ? t6 : t4;
+    double t8 = (0x1.fffffffffffffp1023 < t2) ? 0x1.fffffffffffffp1023 : t2, t9 = t0 ? t8 : t4;
+    *out_mean = t7;
+    *out_var = t9;
 }
 
 INLINE void square_exact_float64_backward_element(
     double mean, double var, double grad_mean, double grad_var, out_ptr out_grad_mean, out_ptr out_grad_var)
 {
-    double t0 = mean * 2.0, t1 = (0x1.fffffffffffffp1023 < t0) ? 0x1.fffffffffffffp1023 : t0;
-    double t2 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1, t3 = (0.0 <= var) ? 1.0 : (-1.0);
-    double t4 = var * SQRT(t3);  // NaN for a negative variance
-    double t5 = t4 * 2.0, t6 = mean * t5, t7 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5;
-    double t8 = (0x1.fffffffffffffp1023 < t6) ? 0x1.fffffffffffffp1023 : t6;
-    double t9 = (t7 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t7, t10 = FMA(t2, t2, 2.0 * t9);
-    double t11 = (t8 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t8, t12 = 2.0 * (2.0 * t11);
-    double t13 = (0x1.fffffffffffffp1023 < t10) ? 0x1.fffffffffffffp1023 : t10;
-    double t14 = (0x1.fffffffffffffp1023 < t12) ? 0x1.fffffffffffffp1023 : t12;
-    double t15 = (t13 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t13;
-    double t16 = FMA(1.0, grad_mean, t15 * grad_var);
-    double t17 = (t14 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t14;
-    double t18 = FMA(t2, grad_mean, t17 * grad_var);
-    *out_grad_mean = t18;
-    *out_grad_var = t16;
+    double t0 = mean * 2.0, t1 = FMA(4.0, mean * mean, var * 4.0), t2 = 8.0 * (mean * var);
+    double t3 = (t0 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t0;
+    double t4 = (t2 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t2;
+    double t5 = (t1 < (-0x1.fffffffffffffp1023)) ? (-0x1.fffffffffffffp1023) : t1;
+    double t6 = (0x1.fffffffffffffp1023 < t3) ? 0x1.fffffffffffffp1023 : t3;
+    double t7 = (0x1.fffffffffffffp1023 < t4) ? 0x1.fffffffffffffp1023 : t4, t8 = FMA(t6, grad_mean, t7 * grad_var);
+    double t9 = (0x1.fffffffffffffp1023 < t5) ? 0x1.fffffffffffffp1023 : t5, t10 = FMA(1.0, grad_mean, t9 * grad_var);
+    *out_grad_mean = t8;
+    *out_grad_var = t10;
 }
 
 void square_exact_float64_forward(int64_t n, in_ptr mean, in_ptr var, in_ptr params, out_ptr out_mean, out_ptr out_var)

@@ -11,62 +11,34 @@ from momentgen.runtime.surfaces import choice
 
 def forward(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and variance of the output, from mean and variance of the input."""
-    t0 = 0.0 <= var
-    t0 = var * sqrt(choice(t0, 1.0, -1.0))  # NaN for a negative variance
-    t1 = 2.0 * (t0 * 0.5) + (mean * mean)
-    t2 = 1.7976931348623157e+308 < t1
-    t1 = where(t2, 1.7976931348623157e+308, t1)
-    t2 = mean == mean
-    t3 = t0 == t0
-    t4 = t1 < (-1.7976931348623157e+308)
-    t1 = where(t3, where(t2, where(t4, -1.7976931348623157e+308, t1), mean), t0)
-    t4 = (t0 * t0) * 2.0
-    t5 = 1.7976931348623157e+308 < t4
-    t4 = where(t5, 1.7976931348623157e+308, t4)
-    t5 = mean * (t0 * 2.0)
-    t6 = 1.7976931348623157e+308 < t5
-    t5 = where(t6, 1.7976931348623157e+308, t5)
-    t6 = mean * 2.0
-    t7 = 1.7976931348623157e+308 < t6
-    t6 = where(t7, 1.7976931348623157e+308, t6)
-    t7 = t6 < (-1.7976931348623157e+308)
-    t6 = where(t7, -1.7976931348623157e+308, t6)
-    t7 = t5 < (-1.7976931348623157e+308)
-    t5 = where(t7, -1.7976931348623157e+308, t5)
-    t7 = t4 < (-1.7976931348623157e+308)
-    t4 = t6 * t5 + where(t7, -1.7976931348623157e+308, t4)
-    t7 = 1.7976931348623157e+308 < t4
-    t4 = where(t7, 1.7976931348623157e+308, t4)
-    t7 = t4 < (-1.7976931348623157e+308)
-    t0 = where(t3, where(t2, where(t7, -1.7976931348623157e+308, t4), mean), t0)
-    return t1, t0
+    t0 = mean * mean + var
+    t1 = t0 < (-1.7976931348623157e+308)
+    t0 = where(t1, -1.7976931348623157e+308, t0)
+    t1 = (mean == mean) & (0.0 <= var)
+    t2 = sqrt(choice(t1, 1.0, -1.0))
+    t3 = 1.7976931348623157e+308 < t0
+    t0 = where(t1, where(t3, 1.7976931348623157e+308, t0), t2)
+    t3 = 4.0 * (mean * (var * mean)) + (2.0 * (var * var))
+    t4 = 1.7976931348623157e+308 < t3
+    t2 = where(t1, where(t4, 1.7976931348623157e+308, t3), t2)
+    return t0, t2
 
 
 def backward(mean: Tensor, var: Tensor, grad_mean: Tensor, grad_var: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients in mean and variance of the input, from those in mean and variance of the output."""
-    t0 = 0.0 <= var
-    t0 = var * sqrt(choice(t0, 1.0, -1.0))  # NaN for a negative variance
-    t0 = t0 * 2.0
-    t1 = mean * t0
-    t2 = 1.7976931348623157e+308 < t1
-    t1 = where(t2, 1.7976931348623157e+308, t1)
+    t0 = mean * 2.0
+    t1 = t0 < (-1.7976931348623157e+308)
+    t0 = where(t1, -1.7976931348623157e+308, t0)
+    t1 = 8.0 * (mean * var)
     t2 = t1 < (-1.7976931348623157e+308)
-    t1 = 2.0 * (2.0 * where(t2, -1.7976931348623157e+308, t1))
+    t1 = where(t2, -1.7976931348623157e+308, t1)
+    t2 = 1.7976931348623157e+308 < t0
+    t0 = where(t2, 1.7976931348623157e+308, t0)
     t2 = 1.7976931348623157e+308 < t1
-    t1 = where(t2, 1.7976931348623157e+308, t1)
-    t2 = mean * 2.0
-    t3 = 1.7976931348623157e+308 < t2
-    t2 = where(t3, 1.7976931348623157e+308, t2)
-    t3 = t2 < (-1.7976931348623157e+308)
-    t2 = where(t3, -1.7976931348623157e+308, t2)
-    t3 = t1 < (-1.7976931348623157e+308)
-    t1 = t2 * grad_mean + (where(t3, -1.7976931348623157e+308, t1) * grad_var)
-    t3 = 1.7976931348623157e+308 < t0
-    t0 = where(t3, 1.7976931348623157e+308, t0)
-    t3 = t0 < (-1.7976931348623157e+308)
-    t0 = t2 * t2 + (2.0 * where(t3, -1.7976931348623157e+308, t0))
-    t3 = 1.7976931348623157e+308 < t0
-    t0 = where(t3, 1.7976931348623157e+308, t0)
-    t3 = t0 < (-1.7976931348623157e+308)
-    t0 = 1.0 * grad_mean + (where(t3, -1.7976931348623157e+308, t0) * grad_var)
-    return t1, t0
+    t1 = t0 * grad_mean + (where(t2, 1.7976931348623157e+308, t1) * grad_var)
+    t2 = 4.0 * (mean * mean) + (var * 4.0)
+    t0 = t2 < (-1.7976931348623157e+308)
+    t2 = where(t0, -1.7976931348623157e+308, t2)
+    t0 = 1.7976931348623157e+308 < t2
+    t2 = 1.0 * grad_mean + (where(t0, 1.7976931348623157e+308, t2) * grad_var)
+    return t1, t2

@@ -12,19 +12,14 @@ LANE_ELEMENTS = 2
 
 @triton.jit
 def square_exact_forward(mean, var):
-    t0 = mean == mean
-    t1 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
-    t2 = tl.sqrt_rn(t1)
-    t3 = (t2 * t2) * 2.0
-    t4 = mean * (t2 * 2.0)
-    t5 = tl.fma(t4, t4, t3 * (t3 * 0.5))
-    t6 = tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5)
-    t7 = tl.fma(2.0, t1 * 0.5, mean * mean)
-    t8 = tl.where(3.4028234663852886e+38 < t7, 3.4028234663852886e+38, t7)
-    t9 = t1 == t1
-    t10 = tl.where(t9, tl.where(t0, tl.where(t8 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t8), mean), t1)
-    t11 = tl.where(t9, tl.where(t0, tl.where(t6 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t6), mean), t1)
-    return (t10, t11)
+    t0 = tl.fma(mean, mean, var)
+    t1 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
+    t2 = (mean == mean) & (0.0 <= var)
+    t3 = tl.sqrt_rn(tl.where(t2, 1.0, -1.0))
+    t4 = tl.where(t2, tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1), t3)
+    t5 = tl.fma(4.0, mean * (var * mean), 2.0 * (var * var))
+    t6 = tl.where(t2, tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5), t3)
+    return (t4, t6)
 
 
 @triton.jit
@@ -37,18 +32,16 @@ def square_exact_forward_kernel(mean_ptr, var_ptr, out_mean_ptr, out_var_ptr, n,
 
 @triton.jit
 def square_exact_backward(mean, var, grad_mean, grad_var):
-    t0 = mean * 2.0
-    t1 = tl.where(3.4028234663852886e+38 < t0, 3.4028234663852886e+38, t0)
-    t2 = var * tl.sqrt_rn(tl.where(0.0 <= var, 1.0, -1.0))  # NaN for a negative variance
-    t3 = tl.sqrt_rn(t2) * 2.0
-    t4 = 2.0 * (t3 * (mean * t3))
-    t5 = tl.fma(t0, t0, t3 * t3)
-    t6 = tl.where(3.4028234663852886e+38 < t5, 3.4028234663852886e+38, t5)
-    t7 = tl.where(3.4028234663852886e+38 < t4, 3.4028234663852886e+38, t4)
-    t8 = tl.fma(tl.where(t6 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t6), grad_var, grad_mean)
-    t9 = (tl.fma(tl.where(t7 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t7), grad_var, tl.where(t1 <
-        (-3.4028234663852886e+38), -3.4028234663852886e+38, t1) * grad_mean))
-    return (t9, t8)
+    t0 = 8.0 * (mean * var)
+    t1 = tl.where(t0 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t0)
+    t2 = mean * 2.0
+    t3 = tl.where(t2 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t2)
+    t4 = (tl.fma(tl.where(3.4028234663852886e+38 < t1, 3.4028234663852886e+38, t1), grad_var,
+        tl.where(3.4028234663852886e+38 < t3, 3.4028234663852886e+38, t3) * grad_mean))
+    t5 = tl.fma(4.0, mean * mean, var * 4.0)
+    t6 = tl.where(t5 < (-3.4028234663852886e+38), -3.4028234663852886e+38, t5)
+    t7 = tl.fma(tl.where(3.4028234663852886e+38 < t6, 3.4028234663852886e+38, t6), grad_var, grad_mean)
+    return (t4, t7)
 
 
 @triton.jit
