@@ -34,6 +34,8 @@ __all__ = ["Answer", "linear_alone"]
 _MORE: Final = ((64, 3), (0, 1))
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
+#: outputs in all of which one block of rows may by chance tell next to nothing, as of squares of small draws
+_ALONE: Final = 4
 #: draws of a linear part that is not normal: numbers in all, and draws at least and at most
 _DRAWS, _LEAST_DRAWS, _MOST_DRAWS = 2**22, 2**11, 2**16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
@@ -84,8 +86,10 @@ class Answer:
             noise.paired = paired
         if any(part.fresh for part in self._linear.values()):
             runs.further(min(BLOCK, most - len(self._outputs)))
-        if state.curved and self._facts.most > 1:
-            runs.further(min(self._facts.free, most) - len(self._outputs))
+        if state.curved:
+            alone = sum(rows.outputs[0].numel() for rows in map(self._rows, self._linear)) < _ALONE
+            least = max(self._facts.free if self._facts.most > 1 else 0, 2 * BLOCK if alone else 0)
+            runs.further(min(least, most) - len(self._outputs))
         moved = reach(runs) if state.kinked else {}
         while True:
             estimates = {place: self._estimate(place, few, moved) for place in self._linear}

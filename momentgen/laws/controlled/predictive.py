@@ -122,11 +122,7 @@ class OfOutput:
 
         def happens(values: Tensor) -> Tensor:
             happened = of_each(event, values.reshape(len(values), *self.shape).to(self._dtype)).double()
-            lost = values.isnan().any(-1)  # of a network that some draws make NaN nothing is known
-            if not lost.any():
-                return happened
-            lost = lost if self._independent and happened.shape[:2] == lost.shape else lost.any(1)
-            return torch.where(lost.reshape(*lost.shape, *(1,) * (happened.dim() - lost.dim())), torch.nan, happened)
+            return _where_known(happened, values.isnan().any(-1), self._independent)
 
         def found() -> Estimated:
             made = self._make(slice(0, self._batch))
@@ -281,19 +277,24 @@ class OfOutput:
             value = value + correction
             reach = (every.amax(0) - every.amin(0)).clamp_min(1)  # an event that no draw meets may happen
             square = square + jackknife.maximum((share * reach / len(main.rows)).square())
-            # more draws where their own error would count, as that of rare events does
+            # more draws where their own error would count, as that of rare events does: of each number by itself
+            drawn_mean, drawn_square = torch.zeros_like(value), torch.zeros_like(value)
+            done = torch.zeros_like(value, dtype=torch.bool)
             while True:
                 means, n = torch.cat(sets), _SETS * len(sets)
                 own = means.var(0) * (n - 1) / (n - 3) / n + (reach / count / len(sets)).square()
                 enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square() + (reach / count).square())
-                if len(sets) >= _PARTS or bool((own <= enough).all()):
+                # a law of draws has as many, whose parts the sets are of: further sets have the same
+                same = torch.stack(sets).mean(0).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS
+                drawn_mean = torch.where(done, drawn_mean, means.mean(0))
+                drawn_square = torch.where(done, drawn_square, own.maximum(same))
+                done = done | (own <= enough)
+                if len(sets) >= _PARTS or bool(done.all()):
                     break
                 for _ in range(len(sets)):
                     more = self._drawn(main, count, drawn.apart, len(sets))
                     sets.append(_by_sets(function(more)))
-            # a law of draws has as many, whose parts the sets are of: further sets have the same
-            own = own.maximum(torch.stack(sets).mean(0).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS)
-            return value + means.mean(0) - sets[0].mean(0), (square + own).sqrt()
+            return value + drawn_mean - sets[0].mean(0), (square + drawn_square).sqrt()
 
     def _correction(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
         """What the rows add to the surrogate's mean of a function, and the *variance* of that."""
@@ -366,6 +367,14 @@ def _points(dimensions: int, count: int, part: int = 0) -> tuple[Tensor, Tensor]
         # draws of what is not normal differ from set to set, so that sets tell the error of these too
         uniform.append(torch.stack([drawn[:, 0], (drawn[:, 1] + one) / _SETS], 1))
     return torch.cat(normal), torch.cat(uniform)
+
+
+def _where_known(happened: Tensor, lost: Tensor, independent: bool) -> Tensor:
+    """What happens in each draw; NaN where the network is NaN in it, ``lost``, shape ``(draws, b)``."""
+    if not lost.any():
+        return happened
+    lost = lost if independent and happened.shape[:2] == lost.shape else lost.any(1)
+    return torch.where(lost.reshape(*lost.shape, *(1,) * (happened.dim() - lost.dim())), torch.nan, happened)
 
 
 def _by_sets(values: Tensor) -> Tensor:
