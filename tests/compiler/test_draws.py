@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from contract.library import OPS, outputs_of
@@ -57,10 +56,6 @@ def test_probit_by_monte_carlo_of_the_latent_variable() -> None:
 
 def test_rules_say_which_are_draws() -> None:
     assert {name for name, rule in rules().items() if rule.bernoulli} == set(DRAWS)
-
-
-# Rules of two inputs as they ship: the generated C against exact values, and what mathematics says of them.
-F32 = npt.NDArray[np.float32]
 
 
 def test_the_maximum_s_variance_is_within_eight_ulp_of_itself() -> None:

@@ -28,38 +28,6 @@ class Of(nn.Module):
         return self.function(self, *args, **kwargs) if self.has_parts else self.function(*args, **kwargs)
 
 
-def residual() -> nn.Module:
-    """Two values that share a source meet again."""
-
-    def run(net: nn.Module, x: Tensor) -> Tensor:
-        x = net.first(x)
-        return net.last(x + torch.relu(net.second(x)))
-
-    return Of(run, first=nn.Linear(8, 12), second=nn.Linear(12, 12), last=nn.Linear(12, 3))
-
-
-def gated() -> nn.Module:
-    """A product of two values of one source, and SiLU written by hand."""
-
-    def run(net: nn.Module, x: Tensor) -> Tensor:
-        x = net.first(x)
-        x = x * torch.sigmoid(x)
-        return net.last(x * torch.sigmoid(net.gate(x)))
-
-    return Of(run, first=nn.Linear(8, 16), gate=nn.Linear(16, 16), last=nn.Linear(16, 3))
-
-
-def attending() -> nn.Module:
-    """One block of a transformer, pooled."""
-
-    def run(net: nn.Module, x: Tensor) -> Tensor:
-        tokens = x.reshape(len(x), -1, 8)
-        q, k, v = net.qkv(net.norm(tokens)).chunk(3, -1)
-        return net.head(tokens.mean(1) + net.out(F.scaled_dot_product_attention(q, k, v)).mean(1))
-
-    return Of(run, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 24), out=nn.Linear(8, 8), head=nn.Linear(8, 3))
-
-
 class TwoHeads(nn.Module):
     """Attention of two heads, whose last output is read."""
 
@@ -77,22 +45,6 @@ def convolutional() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
     )
-
-
-def differentiable(name: str) -> tuple[nn.Module, Moments]:
-    """A small network in float64, in evaluation, and its input."""
-    torch.manual_seed(0)
-    net, *shape = {
-        "perceptron": (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), 3),
-        "norm": (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.GELU(), nn.Linear(4, 2)), 3),
-        "softmax": (nn.Sequential(nn.Linear(3, 4), nn.Softmax(-1), nn.Linear(4, 2)), 3),
-        "pool": (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(2, 2)), 1, 4, 4),
-        "residual": (nn.Sequential(nn.Linear(3, 8), residual(), nn.Linear(3, 2)), 3),
-        "gated": (nn.Sequential(nn.Linear(3, 8), gated(), nn.Linear(3, 2)), 3),
-        "attention": (nn.Sequential(nn.Linear(3, 16), attending(), nn.Linear(3, 2)), 3),
-    }[name]
-    x = Moments(torch.randn(1, *shape, dtype=torch.float64), torch.full((1, *shape), 0.2, dtype=torch.float64))
-    return net.double().eval(), x
 
 
 @functools.cache

@@ -102,27 +102,6 @@ def test_code_of_one_method_is_never_run_under_another() -> None:
         assert fast(x).var.all()
 
 
-def test_a_method_may_be_entered_within_compiled_code() -> None:
-    """Compiled code is interrupted there: what ``ContextVar`` does cannot be traced."""
-    network, x = momentgen.convert(mlp(), "ap2"), moments(5, 4)
-
-    @torch.compile(backend="eager")
-    def means_and_moments(x: Moments) -> tuple[Moments, Moments, Moments]:
-        with momentgen.method("ap1"):
-            first = network(x)
-        with momentgen.method("ap2"):
-            second = network(x)
-        return first, second, network(x)
-
-    first, second, third = means_and_moments(x)
-    assert not first.var.any()
-    close(second, network(x))
-    close(third, network(x))
-    with momentgen.method("ap1"):
-        third = means_and_moments(x)[2]
-    assert not third.var.any()
-
-
 def test_more_networks_than_torch_keeps_versions_of_one_code() -> None:
     with torch._dynamo.config.patch(recompile_limit=1):
         for kind in (nn.ReLU, nn.Tanh, nn.GELU):

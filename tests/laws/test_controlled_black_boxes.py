@@ -112,12 +112,6 @@ def test_values_that_go_through_numpy_are_sampled(grad: bool) -> None:
     assert not x.mean.any()
 
 
-def test_methods_that_run_on_laws_refuse_in_one_sentence(method: Any) -> None:
-    network = momentgen.convert(torch.jit.script(_plain()), method)
-    with pytest.raises(UnsupportedError, match="convert the network with the module that was scripted"):
-        network(noisy(torch.randn(4, 6), std=0.1))
-
-
 def test_a_certain_input_is_run_once() -> None:
     plain, x = _plain(), torch.randn(4, 6)
     found = momentgen.convert(torch.jit.script(plain))(x)

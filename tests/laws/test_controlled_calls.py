@@ -172,9 +172,8 @@ def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function:
 
 
 @pytest.mark.parametrize("keep", ["attribute", "list", "dictionary"])
-@pytest.mark.parametrize("method", [None])
-def test_what_ap2_has_left_in_a_network_is_refused(keep: str, method: Any) -> None:
-    network = momentgen.convert(recurrent(keep), method)
+def test_what_ap2_has_left_in_a_network_is_refused(keep: str) -> None:
+    network = momentgen.convert(recurrent(keep))
     x = noisy(torch.randn(2, 4), std=0.3)
     with torch.no_grad():
         with momentgen.method("ap2"):

@@ -258,14 +258,15 @@ def test_products_of_a_recurrent_network_go_together(layer: Any, monkeypatch: py
 
 
 @pytest.mark.parametrize("draws", [False, True])
-@pytest.mark.parametrize("name", ["buffer", "attribute", "count", "setting", "argument"])
+@pytest.mark.parametrize("name", ["buffer", "weight", "attribute", "count", "setting", "argument"])
 def test_examples_that_begin_to_interact_are_found_by_the_next_call(name: str, draws: bool) -> None:
     def mixed(net: Any, x: Tensor, argument: Tensor) -> Tensor:
         x = F.dropout(x, 0.1) if draws else x
-        return x + (net.buffer + net.attribute + net.count + net.settings["share"] + argument) * x.mean(0)
+        share = net.buffer + net.weight + net.attribute + net.count + net.settings["share"]
+        return x + (share + argument) * x.mean(0)
 
-    own = {"attribute": torch.zeros(()), "count": 0, "settings": {"share": 0.0}}
-    network: Any = momentgen.convert(Of(mixed, buffer=nn.Buffer(torch.zeros(())), **own).eval(), max_rows=1024)
+    own = {"attribute": torch.zeros(()), "count": 0, "settings": {"share": 0.0}, "buffer": nn.Buffer(torch.zeros(()))}
+    network: Any = momentgen.convert(Of(mixed, weight=nn.Parameter(torch.zeros(())), **own).eval(), max_rows=1024)
     x, number = noisy(torch.zeros(8, 3), std=1.0), torch.zeros(())
     with torch.no_grad():
         assert network(x, number).covariance.shape == (8, 3, 3)
@@ -273,6 +274,8 @@ def test_examples_that_begin_to_interact_are_found_by_the_next_call(name: str, d
             network.settings["share"] = 2.0
         elif name == "argument":
             number = number + 2
+        elif name == "weight":
+            network.weight.fill_(2.0)
         else:
             setattr(network, name, 2 if name == "count" else torch.tensor(2.0))
         found = network(x, number)
@@ -316,22 +319,6 @@ def test_two_examples_that_interact_are_found_whichever_they_are(groups: list[in
     assert found.covariance.shape == (12, 12)
     expected = torch.bincount(group)[group].sqrt()[:, None].expand(4, 3)
     torch.testing.assert_close(found.std, expected, rtol=1e-4, atol=0)
-
-
-@pytest.mark.parametrize("name", ["share", "weight"])
-def test_examples_that_interact_by_a_number_that_was_0_are_found(name: str) -> None:
-    def mixed(net: Any, x: Tensor) -> Tensor:
-        return x + (net.share + net.weight) * x.mean(0)
-
-    network: Any = momentgen.convert(Of(mixed, share=0.0, weight=nn.Parameter(torch.zeros(()))).eval())
-    x = noisy(torch.zeros(8, 3), std=1.0)
-    with torch.no_grad():
-        assert network(x).covariance.shape == (8, 3, 3)
-        if name == "share":
-            network.share = 0.5
-        else:
-            network.weight.fill_(0.5)
-        assert network(x).covariance.shape == (24, 24)
 
 
 def test_lazy_and_inference_parameters_have_no_versions() -> None:

@@ -197,19 +197,6 @@ def test_what_is_written_keeps_the_dtype() -> None:
     assert x.moments().var.dtype == torch.float32
 
 
-CUTS = {
-    "chunk": lambda x: x.chunk(2, 1),
-    "split": lambda x: x.split(1, 2),
-    "split with sizes": lambda x: x.split_with_sizes([1, 2], -1),
-    "tensor_split": lambda x: x.tensor_split([1], 1),
-    "hsplit": lambda x: x.hsplit([1]),
-    "dsplit": lambda x: x.dsplit([2]),
-    "unbind": lambda x: x.unbind(-1),
-    "unbind of a transposed view": lambda x: x.transpose(1, 2).unbind(-1),
-    "a part without elements": lambda x: x.tensor_split([1, 1], 1),
-}
-
-
 COPIES = [
     "y = torch.empty_like(x); y.copy_(x)",
     "y = torch.zeros_like(x); y[:] = x",

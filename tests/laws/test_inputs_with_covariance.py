@@ -97,13 +97,11 @@ def test_what_is_no_covariance_and_no_noise_is_refused(x: Tensor, given: Any, sa
         momentgen.noisy(x, **given)
 
 
-@pytest.mark.parametrize("method", [None])
-def test_class_posteriors_of_dense_outputs_average_the_softmax(method: Any) -> None:
+def test_class_posteriors_of_dense_outputs_average_the_softmax() -> None:
     torch.manual_seed(0)
     net = nn.Conv2d(1, 3, 3, padding=1).eval()
     x = momentgen.noisy(torch.randn(2, 1, 4, 4), std=1.0)
-    out = momentgen.convert(net, method)(x)
-    found = momentgen.class_posterior(out, dim=1)
+    found = momentgen.class_posterior(momentgen.convert(net)(x), dim=1)
     assert found.shape == (2, 3, 4, 4)
     torch.testing.assert_close(found.sum(1), torch.ones(2, 4, 4))
     drawn = x.mean + torch.randn(10_000, 2, 1, 4, 4)

@@ -36,7 +36,8 @@ def test_an_output_has_the_plain_shape_and_the_variance_and_errors_that_its_meth
     assert out.mean.isfinite().all()
     assert out.var.isfinite().all()
     assert bool((out.var > 0).any()) is ALL[method].is_distribution
-    assert (out.std_error is not None) is ALL[method].states_error
+    for stated in (out.std_error, out.mean_error, out.rows):
+        assert (stated is not None) is ALL[method].states_error
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -24,8 +24,6 @@ __all__ = ["SIZES", "Case", "Input", "cases"]
 #: numbers of noisy values
 SIZES = (1, 2, 3, 5, 8, 16, 64, 65, 1000)
 RARE = "rare event"
-#: functions that are also tried in other batches and dtypes
-CHOSEN = ("sum of x**2", "max", "norm", "exp of a sum")
 #: the same function, of numpy
 Exact = Callable[[np.ndarray], np.ndarray]
 
