@@ -117,6 +117,15 @@ def test_what_is_certain_costs_one_pass() -> None:
     assert torch.equal(network(x[0]).mean, plain(x[0]))  # without a batch too
 
 
+@pytest.mark.parametrize("method", [None, "ap2"])
+def test_inference_mode_around_a_call_changes_nothing(method: Any) -> None:
+    network, x = momentgen.convert(small(), method), noisy(3, 4)
+    with torch.no_grad():
+        expected = network(x)
+    with torch.inference_mode():
+        same(network(Moments(x.mean.clone(), x.var.clone())), expected)
+
+
 def test_noise_of_the_network_itself_is_met_and_taken_right() -> None:
     net = nn.Sequential(nn.Linear(4, 8), momentgen.nn.InjectedNoise(0.1), nn.ReLU(), nn.Linear(8, 3)).eval()
     x = noisy(3, 4).mean

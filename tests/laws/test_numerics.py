@@ -131,6 +131,19 @@ def test_a_certain_value_has_that_of_the_plain_function_no_variance_and_finite_g
 
 
 @pytest.mark.parametrize(
+    ("name", "size"), [(name, size) for name in list(SUBJECTS)[:5] for size in SUBJECTS[name].sizes if size < 40]
+)
+def test_the_derivative_at_variance_0_is_the_limit_of_those_beside_it(name: str, size: int) -> None:
+    mean, _ = given(size, torch.float64)
+
+    def slope(variance: float) -> Tensor:
+        var = torch.full_like(mean, variance).requires_grad_()
+        return torch.autograd.grad(SUBJECTS[name].call(mean, var)[1].sum(), var)[0]
+
+    torch.testing.assert_close(slope(0.0), slope(1e-7), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda one: maximum_of(one[:0], one[:0], 0), "at least one value"),

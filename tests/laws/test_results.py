@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import warnings
 from typing import Any
 
@@ -88,24 +87,6 @@ def test_values_that_are_moved_go_on_sharing_their_noise() -> None:
     out = propagate(lambda x, y: x - y, a.to(torch.float32), (b + 1).to(torch.float32))
     assert out.dtype == torch.float32
     assert float(out.std) == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("make", [
-    lambda: noisy(torch.ones(2), std=0.1), lambda: noisy(torch.ones(2), std=0.1, shared=True) + 1,
-    lambda: noisy((1.0, 2.0), cov=[[1.0, 0.5], [0.5, 1.0]])[0],
-    lambda: network()(noisy(torch.ones(1, 3), std=0.1)).detach(),
-    lambda: noisy([1.0, 2.0], [torch.distributions.Uniform(0.0, 1.0)] * 2),
-])  # fmt: skip
-def test_all_moments_load_by_default(make: Any) -> None:
-    x = make()
-    buffer = io.BytesIO()
-    torch.save(x, buffer)
-    buffer.seek(0)
-    again = torch.load(buffer)
-    assert type(again) is type(x)
-    torch.testing.assert_close((again.mean, again.std), (x.mean, x.std))
-    assert repr(again) == repr(x)
-    torch.testing.assert_close(propagate(lambda x: 2 * x, again).std, 2 * x.std, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import io
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch.distributions as td
 from torch import nn
 
 import momentgen
-from momentgen import noisy
+from momentgen import Moments, noisy, propagate
 
 
 def _loaded(value: Any) -> Any:
@@ -35,22 +36,35 @@ def test_results_of_every_method_are_loaded_as_they_were(name: Any) -> None:
         assert again.rows == found.rows
 
 
-#: noise of x of shape (4, 3): plain, of vectors, mixed, wrapped and transformed
-NOISE: dict[str, Any] = {
-    "std": {"std": 0.1}, "cov": {"cov": torch.eye(3)}, "Laplace": {"distribution": td.Laplace(0.0, torch.ones(3))},
-    "log-normal": {"distribution": td.LogNormal(0.0, 1.0)}, "Weibull": {"distribution": td.Weibull(1.0, 2.0)},
-    "normal vector": {"distribution": td.MultivariateNormal(torch.zeros(3), torch.eye(3))},
-    "independent": {"distribution": td.Independent(td.Gamma(torch.ones(3), 4.0), 1)},
-    "mixture": {"distribution": td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Normal(torch.zeros(2), 1.0))},
+def _of(**noise: Any) -> Moments:
+    return noisy(torch.randn(4, 3), **noise)
+
+
+#: noise: plain, of vectors, mixed, wrapped and transformed; in common, of several values, of a result
+NOISE: dict[str, Callable[[], Moments]] = {
+    "std": lambda: _of(std=0.1), "cov": lambda: _of(cov=torch.eye(3)),
+    "Laplace": lambda: _of(distribution=td.Laplace(0.0, torch.ones(3))),
+    "log-normal": lambda: _of(distribution=td.LogNormal(0.0, 1.0)),
+    "Weibull": lambda: _of(distribution=td.Weibull(1.0, 2.0)),
+    "normal vector": lambda: _of(distribution=td.MultivariateNormal(torch.zeros(3), torch.eye(3))),
+    "independent": lambda: _of(distribution=td.Independent(td.Gamma(torch.ones(3), 4.0), 1)),
+    "mixture": lambda: _of(
+        distribution=td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Normal(torch.zeros(2), 1.0))
+    ),
+    "one for each value": lambda: noisy([1.0, 2.0], [td.Uniform(0.0, 1.0)] * 2),
+    "in common": lambda: noisy(torch.ones(2), std=0.1, shared=True) + 1,
+    "one of several": lambda: noisy((1.0, 2.0), cov=[[1.0, 0.5], [0.5, 1.0]])[0],
+    "a result": lambda: momentgen.convert(nn.Linear(3, 2).eval())(_of(std=0.1)).detach(),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NOISE)
 def test_noisy_inputs_are_loaded_with_their_distribution(name: str) -> None:
-    given = noisy(torch.randn(4, 3), **NOISE[name])
+    given = NOISE[name]()
     again = _loaded(given)
-    network = momentgen.convert(nn.Sequential(nn.Linear(3, 4), nn.Tanh()).eval(), "controlled")
-    found, expected = network(again), network(given)
+    assert type(again) is type(given)
+    assert repr(again) == repr(given)
+    found, expected = (propagate(torch.tanh, x) for x in (again, given))
     for part in ("mean", "var", "std_error", "mean_error"):
         assert torch.equal(getattr(found, part), getattr(expected, part))
 
