@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mpmath
 import numpy as np
 import pytest
 import torch
@@ -41,17 +40,6 @@ def test_exact_values_of_a_draw_are_those_of_its_probability(mu: float, v: float
     want |= {f"dvar_{by}": (1 - 2 * m) * slopes[f"dmean_{by}"] for by in ("dmu", "dvar")}
     for name, value in want.items():
         assert values[name][0] == pytest.approx(float(value), rel=1e-10, abs=1e-13), name
-
-
-def test_probit_by_monte_carlo_of_the_latent_variable() -> None:
-    """Y = [X >= Z], Z standard normal: a heaviside of a difference."""
-    m, v = torch.tensor([0.4]), torch.tensor([2.0])
-    one, zero = torch.ones(1), torch.zeros(1)
-    heaviside = op_of("heaviside")(*op_of("difference")(m, v, zero, one))
-    probit = op_of("probit")(m, v)
-    for a, b in zip(heaviside, probit, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
-    assert probit.mean.item() == pytest.approx(float(mpmath.ncdf(0.4 / mpmath.sqrt(3))), rel=1e-6)
 
 
 def test_rules_say_which_are_draws() -> None:

@@ -193,10 +193,8 @@ def test_names_of_inputs_and_parameters_are_not_taken_twice() -> None:
 
 
 @pytest.mark.parametrize("render", [render_c, render_triton])
-def test_lines_are_short_and_the_text_is_the_same_twice(render: Callable[..., str]) -> None:
-    source = render(PROGRAMS, HEADER)
-    assert max(map(len, source.splitlines())) < 120
-    assert source == render(PROGRAMS, HEADER)
+def test_lines_are_short(render: Callable[..., str]) -> None:
+    assert max(map(len, render(PROGRAMS, HEADER).splitlines())) < 120
 
 
 @needs_compiler

@@ -1,9 +1,8 @@
-"""Posteriors that are known: of linear models in closed form or by optimisation, of a small network by a long chain."""
+"""Posteriors of linear models, known in closed form or by optimisation."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -77,94 +76,6 @@ def test_the_tridiagonal_optimum_of_a_linear_model_is_that_of_its_divergence() -
     assert divergence(own) == pytest.approx(least.fun, abs=1e-6)
     assert found.mean.detach().numpy()[0] == pytest.approx(least.x[:4], abs=1e-3)
     assert found.rho.item() == pytest.approx(0.5 * np.tanh(least.x[5]), abs=1e-3)
-
-
-# ------------------------------------------------------------------ a network, by Hamiltonian Monte Carlo
-
-
-def hamiltonian(
-    log_density: Callable[[Tensor], Tensor], start: Tensor, draws: int, step: float, leaps: int
-) -> tuple[Tensor, float]:
-    """Draws of chains ``(chains, draws, dims)`` that run side by side, and how often a proposal was accepted."""
-
-    def slope(at: Tensor) -> tuple[Tensor, Tensor]:
-        at = at.detach().requires_grad_()
-        value = log_density(at)
-        return torch.autograd.grad(value.sum(), at)[0], value.detach()
-
-    at, kept, accepted = start, [], 0.0
-    gradient, value = slope(at)
-    for _ in range(draws):
-        momentum = torch.randn_like(at)
-        energy = value - momentum.square().sum(1) / 2
-        new, new_gradient, new_value = at, gradient, value
-        size = step * (0.8 + 0.4 * torch.rand(()))
-        for _ in range(leaps):
-            momentum = momentum + size / 2 * new_gradient
-            new = new + size * momentum
-            new_gradient, new_value = slope(new)
-            momentum = momentum + size / 2 * new_gradient
-        ratio = new_value - momentum.square().sum(1) / 2 - energy
-        take = ratio.exp() > torch.rand(len(at))
-        at = torch.where(take[:, None], new, at)
-        gradient, value = torch.where(take[:, None], new_gradient, gradient), torch.where(take, new_value, value)
-        accepted += take.double().mean().item()
-        kept.append(at)
-    return torch.stack(kept, 1), accepted / draws
-
-
-@pytest.mark.slow
-def test_variational_predictions_of_a_network_are_near_those_of_a_long_chain() -> None:
-    """One hidden layer: means agree within the noise of a datum, and σ is smaller, as a mean field's is.
-
-    In units of the posterior's σ means differ by 1.2 in the root mean square, and by more at the ends: the bound
-    switches off units that the posterior uses.
-    """
-    torch.manual_seed(0)
-    x = torch.linspace(-2, 2, 30, dtype=torch.float64)[:, None]
-    y = torch.sin(1.5 * x) + 0.2 * torch.randn(30, 1, dtype=torch.float64)
-    net = nn.Sequential(nn.Linear(1, 8), nn.ReLU(), nn.Linear(8, 1)).double()
-
-    def run(vectors: Tensor) -> Tensor:
-        """Outputs ``(chains, rows, 1)`` for parameters ``(chains, 25)`` in the network's order."""
-        w1, b1, w2, b2 = vectors.split([8, 8, 8, 1], 1)
-        return torch.relu(x * w1[:, None] + b1[:, None]) @ w2[:, :, None] + b2[:, None]
-
-    def log_density(vectors: Tensor) -> Tensor:
-        off = (y - run(vectors)).square().sum((1, 2))
-        return -off / (2 * 0.04) - vectors.square().sum(1) / 2
-
-    draws, accepted = hamiltonian(log_density, torch.randn(32, 25, dtype=torch.float64) / 2, 1200, 0.012, 25)
-    assert 0.5 < accepted < 0.99
-    kept = draws[:, 400:]
-    with torch.no_grad():
-        outputs = torch.stack([run(one)[..., 0] for one in kept.unbind(1)], 1)
-    between, within = outputs.mean(1).var(0), outputs.var(1).mean(0)
-    assert ((between + within) / within).sqrt().max() < 1.1  # R̂ of predictions
-    outputs = outputs.flatten(0, 1)
-    truth, spread = outputs.mean(0), outputs.std(0)
-    best = None
-    for seed in range(3):
-        torch.manual_seed(seed)
-        for part in net:
-            if isinstance(part, nn.Linear):
-                part.reset_parameters()
-        bayes = randomise(net, MeanField(std=0.02), prior=Normal(std=1.0))
-        adam = torch.optim.Adam(bayes.parameters(), lr=0.02)
-        for _ in range(2500):
-            adam.zero_grad()
-            with method("ap2"):
-                loss = -elbo(bayes, Gaussian(var=0.04), x, y, size=30)
-            loss.backward()
-            adam.step()
-        with torch.no_grad(), method("controlled", rtol=0.02):
-            out = bayes.eval()(x)
-        if best is None or loss.item() < best[0]:
-            best = loss.item(), out.mean[:, 0], out.std[:, 0]
-    assert best is not None
-    _, mean, std = best
-    assert (mean - truth).square().mean().sqrt() < 0.2  # the noise of one datum
-    assert 0.5 < (std / spread).median() < 1.1
 
 
 @pytest.mark.parametrize("how", ["sample", "local"])

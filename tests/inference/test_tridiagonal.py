@@ -1,4 +1,4 @@
-"""The tridiagonal posterior against the paper's recursion, its derivatives, and exact arithmetic."""
+"""The tridiagonal posterior against the paper's covariance, and its derivatives in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -17,53 +17,6 @@ from momentgen.inference import Normal, Tridiagonal, randomise
 from momentgen.inference.tridiagonal import _LARGEST_GAMMA, _LEAST_DELTA
 
 Array = NDArray[np.float64]
-
-
-def text_factor(m: Array, tau: float, rho: float) -> tuple[Array, Array]:
-    """Diagonal a and subdiagonal c of the paper's L, by its recursion (10)-(13)."""
-    count = len(m)
-    a, c = np.empty(count), np.zeros(count - 1)
-    last = 0.0
-    for i in range(count - 1):
-        c[i] = rho * tau**2 * m[i] * m[i + 1] / math.sqrt(tau**2 * m[i] ** 2 - last**2)
-        a[i] = rho * tau**2 * abs(m[i]) * abs(m[i + 1]) / c[i]
-        last = c[i]
-    a[-1] = math.sqrt(tau**2 * m[-1] ** 2 - last**2)
-    return a, c
-
-
-def text_derivatives(m: Array, delta: float, gamma: float) -> tuple[Array, Array]:
-    """The Jacobians of (a, c) by (m, delta, gamma): the paper's recursions (37)-(45), O(K²)."""
-    tau, rho = math.log1p(math.exp(delta)), 1 / (1 + math.exp(-gamma)) - 0.5
-    w_delta, w_gamma = 1 / (1 + math.exp(-delta)), math.exp(-gamma) / (1 + math.exp(-gamma)) ** 2
-    count = len(m)
-    _, c = text_factor(m, tau, rho)
-    da, dc = np.zeros((count, count + 2)), np.zeros((count - 1, count + 2))
-    # The last two columns are by tau and rho until the end.
-    before, last = np.zeros(count + 2), 0.0
-    for i in range(count - 1):
-        u, v = tau**2 * m[i] ** 2 - last**2, rho * tau**2 * m[i + 1]
-        root = math.sqrt(u)
-        dc[i, :i] = rho * tau**2 * m[i] * m[i + 1] * u**-1.5 * last * before[:i]
-        dc[i, i] = v * (root - m[i] / root * (tau**2 * m[i] - last * before[i])) / u
-        dc[i, i + 1] = rho * tau**2 * m[i] / root
-        dc[i, -2] = v * m[i] * (2 * root - tau / root * (tau * m[i] ** 2 - last * before[-2])) / (tau * u)
-        dc[i, -1] = tau**2 * m[i] * m[i + 1] * (root - rho / root * (-last * before[-1])) / u
-        scale = rho * tau**2 * abs(m[i]) * abs(m[i + 1])
-        da[i, :i] = -scale / c[i] ** 2 * dc[i, :i]
-        for k, other in ((i, i + 1), (i + 1, i)):
-            own = math.copysign(1, m[k]) * c[i] - abs(m[k]) * dc[i, k]
-            da[i, k] = rho * tau**2 * abs(m[other]) * own / c[i] ** 2
-        da[i, -2] = rho * tau * abs(m[i]) * abs(m[i + 1]) * (2 * c[i] - tau * dc[i, -2]) / c[i] ** 2
-        da[i, -1] = tau**2 * abs(m[i]) * abs(m[i + 1]) * (c[i] - rho * dc[i, -1]) / c[i] ** 2
-        before, last = dc[i], c[i]
-    y = math.sqrt(tau**2 * m[-1] ** 2 - last**2)
-    da[-1, : count - 1] = -last / y * before[: count - 1]
-    da[-1, count - 1] = (tau**2 * m[-1] - last * before[count - 1]) / y
-    da[-1, -2] = (tau * m[-1] ** 2 - last * before[-2]) / y
-    da[-1, -1] = -last * before[-1] / y
-    factors = np.concatenate([np.ones(count), [w_delta, w_gamma]])
-    return da * factors, dc * factors
 
 
 def posterior(m: Array, tau: float, rho: float) -> Tridiagonal:
@@ -101,47 +54,8 @@ def test_covariance_of_draws_is_the_texts(count: int, rho: float, monkeypatch: p
     for i in range(count - 1):
         expected[i, i + 1] = expected[i + 1, i] = rho * tau**2 * abs(m[i] * m[i + 1])
     assert np.allclose(covariance, expected, rtol=0, atol=1e-13)
-    a, c = text_factor(m, tau, rho)
-    text = np.diag(a) + np.diag(c, -1)
-    text *= np.sign(a)  # the text's columns have signs
-    assert np.allclose(text @ text.T, expected, rtol=0, atol=1e-13)
     close(one.var, np.diag(expected), 1e-13)
     close(one.neighbour(), np.diag(expected, 1), 1e-13)
-
-
-@pytest.mark.parametrize(("count", "rho"), CASES)
-def test_gradients_of_the_covariance_of_draws_equal_the_texts_recursion(
-    count: int, rho: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    m, rng = means(count, 2), np.random.default_rng(3)
-    one = posterior(m, 0.3, rho)
-    weight = rng.standard_normal((count, count))
-    weight += weight.T
-    factor = factor_of(one, monkeypatch)
-    (torch.tensor(weight) * (factor @ factor.T)).sum().backward()
-    a, c = text_factor(m, one.tau.item(), one.rho.item())
-    da, dc = text_derivatives(m, one.delta.item(), one.gamma.item())
-    of_factor = 2 * weight @ (np.diag(a) + np.diag(c, -1))
-    found = np.diag(of_factor) @ da + np.diag(of_factor, -1) @ dc
-    close(one.mean.grad, found[:count])
-    close(one.delta.grad, found[-2])
-    close(one.gamma.grad, found[-1])
-
-
-@pytest.mark.parametrize(("count", "rho"), CASES)
-def test_gradients_of_the_divergence_equal_the_texts(count: int, rho: float) -> None:
-    m = means(count, 4)
-    one = posterior(m, 0.3, rho)
-    mu, zeta = 0.4, 0.7
-    one.kl(Normal(mu, var=zeta**2)).backward()
-    tau = one.tau.item()
-    a, _ = text_factor(m, tau, one.rho.item())
-    da, _ = text_derivatives(m, one.delta.item(), one.gamma.item())
-    of_log_det = -(da / a[:, None]).sum(0)
-    close(one.mean.grad, of_log_det[:count] + tau**2 / zeta**2 * m + (m - mu) / zeta**2)  # (46)
-    w_delta = 1 / (1 + math.exp(-one.delta.item()))
-    close(one.delta.grad, of_log_det[-2] + w_delta * tau / zeta**2 * (m**2).sum())  # (47)
-    close(one.gamma.grad, of_log_det[-1])  # (48)
 
 
 @pytest.mark.parametrize("rho", [-0.4999, -0.2, 0.0, 0.01, 0.4999])

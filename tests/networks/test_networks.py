@@ -16,15 +16,11 @@ import momentgen
 from momentgen import Moments
 from networks.zoo import BY_NAME, NETWORKS, Network
 
-#: what float32 rounding may change where a network is computed in another order, over the output's spread.
-ROUNDING = 1e-5
-#: the same for the mean and the standard deviation that are left of an input without noise, after a whole network.
+#: the mean and the standard deviation that are left of an input without noise, after a network, over its spread
 NO_NOISE = 1e-3
 
 
-@pytest.fixture(
-    params=[pytest.param(each, id=each.name, marks=pytest.mark.slow if each.slow else ()) for each in NETWORKS]
-)
+@pytest.fixture(params=NETWORKS, ids=lambda one: one.name)
 def network(request: pytest.FixtureRequest) -> Network:
     found: Network = request.param
     return found
@@ -33,7 +29,7 @@ def network(request: pytest.FixtureRequest) -> Network:
 #: networks that keep state of different kinds: caches, buffers of windows, running statistics, weights of a norm
 each_kind = pytest.mark.parametrize(
     "network",
-    [BY_NAME[name] for name in ("hf_gpt2_lm", "timm_swin", "resnet18", "lstm", "vae", "tcn")],
+    [BY_NAME[name] for name in ("hf_gpt2_lm", "timm_swin", "resnet50", "lstm", "vae", "tcn")],
     ids=lambda one: one.name,
 )
 
@@ -82,10 +78,7 @@ def test_ap1_is_the_plain_output(network: Network, plain: nn.Module) -> None:
     with torch.no_grad(), momentgen.method("ap1"):
         out = _moments(network, plain, _noisy(network))
     assert not out.var.any()
-    if network.rounding:
-        assert (out.mean - expected).abs().max() <= ROUNDING * expected.std()
-    else:
-        assert torch.equal(out.mean.view(torch.int32), expected.view(torch.int32))
+    assert torch.equal(out.mean.view(torch.int32), expected.view(torch.int32))
 
 
 def test_ap2_gives_finite_means_and_variances_that_are_not_all_zero(network: Network, plain: nn.Module) -> None:

@@ -35,9 +35,7 @@ class Network:
         random: which arguments are random values, by position or name; several are given the same one.
         variance: of the random argument, the same everywhere.
         output: what of the output is compared: None if it is one tensor, else an attribute or an index of it.
-        rounding: why AP1 may differ from the plain output by float32 rounding; empty asks for the same bits.
         noise: whether the network draws noise in evaluation mode, which has the mean 0 for AP1.
-        slow: takes seconds.
     """
 
     name: str
@@ -47,9 +45,7 @@ class Network:
     random: tuple[int | str, ...] = (0,)
     variance: float = 1e-4
     output: str | int | None = None
-    rounding: str = ""
     noise: bool = False
-    slow: bool = False
 
     def build(self) -> nn.Module:
         """The network, in evaluation mode; the same weights every time, whatever was drawn before."""
@@ -171,23 +167,6 @@ def _other(name: str, *shapes: Any, **more: Any) -> Network:
     return Network(name, f"zoo_other:{name}", shapes, **more)
 
 
-def _adjacency(nodes: int = 10) -> Tensor:
-    """A ring with some chords, normalised on both sides, with self-loops."""
-    adjacency = torch.eye(nodes)
-    for node in range(nodes):
-        for step in (1, 3):
-            adjacency[node, (node + step) % nodes] = adjacency[(node + step) % nodes, node] = 1
-    degree = adjacency.sum(1).rsqrt()
-    return degree[:, None] * adjacency * degree
-
-
-def _directions(rays: int) -> Tensor:
-    """Unit vectors along a spiral."""
-    height, turn = torch.linspace(-0.9, 0.9, rays), 2.4 * torch.arange(rays)
-    around = (1 - height.square()).sqrt()
-    return torch.stack([around * turn.cos(), around * turn.sin(), height], dim=-1)
-
-
 NETWORKS: tuple[Network, ...] = (
     _text("bert"),
     _text("bert_classifier"),
@@ -214,7 +193,6 @@ NETWORKS: tuple[Network, ...] = (
     _timm("coat", 64),
     _timm("coat_lite", 64),
     _timm("convmixer"),
-    _vision("resnet18"),
     _vision("resnet50", 64),
     _vision("densenet"),
     _vision("googlenet", 64),
@@ -229,16 +207,10 @@ NETWORKS: tuple[Network, ...] = (
     _other("bidirectional_lstm", (2, 7, 8), output=0),
     _other("gru", (2, 7, 8), output=0),
     _other("gru_cell", (4, 8), (4, 16)),
-    _other("lstm_classifier", (3, 9, 8)),
     _other("gru_classifier", (3, 9, 8)),
     _other("vae", (4, 1, 28, 28), output=0, noise=True),
-    _other("dcgan_generator", (4, 16, 1, 1)),
-    _other("dcgan_discriminator", (4, 3, 64, 64)),
     _other("siren", (32, 2), variance=1e-6),
-    _other("nerf", (32, 3), _directions(32), variance=1e-6),
     _other("tcn", (2, 4, 24)),
-    _other("gcn", (10, 6), _adjacency()),
     _other("nano_gpt", (2, 8, 32)),
-    _other("einops_vit", (2, 3, 16, 16)),
 )
 BY_NAME = {network.name: network for network in NETWORKS}

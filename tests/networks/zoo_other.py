@@ -37,25 +37,6 @@ def gru_cell() -> nn.Module:
     return nn.GRUCell(8, 16)
 
 
-class LSTMClassifier(nn.Module):
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int, num_classes: int) -> None:
-        super().__init__()
-        self.hidden_size = hidden_size
-        self.num_layers = num_layers
-        self.lstm = nn.LSTM(input_size, hidden_size, num_layers, batch_first=True, dropout=0.2)
-        self.fc = nn.Linear(hidden_size, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h0 = torch.zeros(self.num_layers, x.size(0), self.hidden_size).to(x.device)
-        c0 = torch.zeros(self.num_layers, x.size(0), self.hidden_size).to(x.device)
-        out, _ = self.lstm(x, (h0, c0))
-        return self.fc(out[:, -1, :])
-
-
-def lstm_classifier() -> nn.Module:
-    return LSTMClassifier(8, 16, 2, 5)
-
-
 class GRUClassifier(nn.Module):
     def __init__(self, input_size: int, hidden_size: int, num_classes: int) -> None:
         super().__init__()
@@ -114,70 +95,6 @@ def vae() -> nn.Module:
     return VAE()
 
 
-def _dcgan_weights(m: nn.Module) -> None:
-    classname = m.__class__.__name__
-    if classname.find("Conv") != -1:
-        torch.nn.init.normal_(m.weight, 0.0, 0.02)
-    elif classname.find("BatchNorm") != -1:
-        torch.nn.init.normal_(m.weight, 1.0, 0.02)
-        torch.nn.init.zeros_(m.bias)
-
-
-class Generator(nn.Module):
-    def __init__(self, nz: int = 16, ngf: int = 8, nc: int = 3) -> None:
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.ConvTranspose2d(nz, ngf * 8, 4, 1, 0, bias=False),
-            nn.BatchNorm2d(ngf * 8),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf * 8, ngf * 4, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ngf * 4),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf * 4, ngf * 2, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ngf * 2),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf * 2, ngf, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ngf),
-            nn.ReLU(True),
-            nn.ConvTranspose2d(ngf, nc, 4, 2, 1, bias=False),
-            nn.Tanh(),
-        )
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.main(input)
-
-
-class Discriminator(nn.Module):
-    def __init__(self, nc: int = 3, ndf: int = 8) -> None:
-        super().__init__()
-        self.main = nn.Sequential(
-            nn.Conv2d(nc, ndf, 4, 2, 1, bias=False),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf, ndf * 2, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ndf * 2),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf * 2, ndf * 4, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ndf * 4),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf * 4, ndf * 8, 4, 2, 1, bias=False),
-            nn.BatchNorm2d(ndf * 8),
-            nn.LeakyReLU(0.2, inplace=True),
-            nn.Conv2d(ndf * 8, 1, 4, 1, 0, bias=False),
-            nn.Sigmoid(),
-        )
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.main(input).view(-1, 1).squeeze(1)
-
-
-def dcgan_generator() -> nn.Module:
-    return Generator().apply(_dcgan_weights)
-
-
-def dcgan_discriminator() -> nn.Module:
-    return Discriminator().apply(_dcgan_weights)
-
-
 class SineLayer(nn.Module):
     def __init__(self, in_features: int, out_features: int, is_first: bool = False, omega_0: float = 30.0) -> None:
         super().__init__()
@@ -193,47 +110,6 @@ class SineLayer(nn.Module):
 
 def siren() -> nn.Module:
     return nn.Sequential(SineLayer(2, 32, is_first=True), SineLayer(32, 32), SineLayer(32, 32), nn.Linear(32, 3))
-
-
-class NeRF(nn.Module):
-    """A radiance field: positions and viewing directions encoded by sines and cosines, one skip connection."""
-
-    def __init__(self, width: int = 32, depth: int = 6, skip: int = 3, bands: int = 6, view_bands: int = 2) -> None:
-        super().__init__()
-        self.skip = skip
-        self.register_buffer("bands", 2.0 ** torch.arange(bands))
-        self.register_buffer("view_bands", 2.0 ** torch.arange(view_bands))
-        positions, views = 3 * (1 + 2 * bands), 3 * (1 + 2 * view_bands)
-        self.pts_linears = nn.ModuleList(
-            [nn.Linear(positions, width)]
-            + [nn.Linear(width + positions if i == skip else width, width) for i in range(1, depth)]
-        )
-        self.alpha_linear = nn.Linear(width, 1)
-        self.feature_linear = nn.Linear(width, width)
-        self.views_linear = nn.Linear(width + views, width // 2)
-        self.rgb_linear = nn.Linear(width // 2, 3)
-
-    def encode(self, x: Tensor, bands: Tensor) -> Tensor:
-        scaled = x[..., None, :] * bands[:, None] * math.pi
-        encoded = torch.cat([torch.sin(scaled), torch.cos(scaled)], dim=-1)
-        return torch.cat([x, encoded.flatten(-2)], dim=-1)
-
-    def forward(self, points: Tensor, directions: Tensor) -> Tensor:
-        encoded = self.encode(points, self.bands)
-        h = encoded
-        for i, layer in enumerate(self.pts_linears):
-            if i == self.skip:
-                h = torch.cat([encoded, h], -1)
-            h = F.relu(layer(h))
-        sigma = F.softplus(self.alpha_linear(h) - 1)
-        h = torch.cat([self.feature_linear(h), self.encode(directions, self.view_bands)], -1)
-        h = F.relu(self.views_linear(h))
-        rgb = torch.sigmoid(self.rgb_linear(h))
-        return torch.cat([rgb, sigma], dim=-1)
-
-
-def nerf() -> nn.Module:
-    return NeRF()
 
 
 class Chomp1d(nn.Module):
@@ -289,38 +165,6 @@ class TCN(nn.Module):
 
 def tcn() -> nn.Module:
     return TCN(4, [8, 8, 16], 5)
-
-
-class GraphConvolution(nn.Module):
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(in_features, out_features))
-        self.bias = nn.Parameter(torch.empty(out_features))
-        stdv = 1.0 / math.sqrt(out_features)
-        self.weight.data.uniform_(-stdv, stdv)
-        self.bias.data.uniform_(-stdv, stdv)
-
-    def forward(self, input: Tensor, adj: Tensor) -> Tensor:
-        support = torch.mm(input, self.weight)
-        return torch.matmul(adj, support) + self.bias
-
-
-class GCN(nn.Module):
-    def __init__(self, nfeat: int, nhid: int, nclass: int, dropout: float = 0.5) -> None:
-        super().__init__()
-        self.gc1 = GraphConvolution(nfeat, nhid)
-        self.gc2 = GraphConvolution(nhid, nclass)
-        self.dropout = dropout
-
-    def forward(self, x: Tensor, adj: Tensor) -> Tensor:
-        x = F.relu(self.gc1(x, adj))
-        x = F.dropout(x, self.dropout, training=self.training)
-        x = self.gc2(x, adj)
-        return F.log_softmax(x, dim=1)
-
-
-def gcn() -> nn.Module:
-    return GCN(6, 16, 4)
 
 
 class CausalSelfAttention(nn.Module):
@@ -387,9 +231,3 @@ class NanoGPT(nn.Module):
 
 def nano_gpt() -> nn.Module:
     return NanoGPT()
-
-
-def einops_vit() -> nn.Module:
-    from networks.zoo_einops import ViT
-
-    return ViT(image_size=16, patch_size=4, num_classes=10, dim=32, depth=2, heads=4, dim_head=8, mlp_dim=64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from plain_networks import ResNet18
 from torch import Tensor, nn
 
 from networks.third_party import allow_torchvision
@@ -17,10 +16,6 @@ from torchvision.models.efficientnet import EfficientNet, MBConvConfig  # noqa: 
 from torchvision.models.googlenet import GoogLeNet  # noqa: E402
 from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3  # noqa: E402
 from torchvision.models.resnet import Bottleneck, ResNet  # noqa: E402
-
-
-def resnet18() -> nn.Module:
-    return ResNet18(width=16)
 
 
 def resnet50() -> nn.Module:

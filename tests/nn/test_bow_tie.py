@@ -62,28 +62,6 @@ def test_a_draw_has_normal_noise_whether_the_gate_is_open_or_not() -> None:
         assert abs((part**4).mean().item() / 0.49**2 - 3) < 5 * math.sqrt(96 / part.numel())
 
 
-def test_the_noise_of_a_network_of_them_is_that_of_samples() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 40), nn.BowTie(0.2, 0.1), nn.Linear(40, 2)).double()
-    x = torch.randn(1, 3).double()
-    with torch.no_grad():
-        out = net(x)
-        with momentgen.method("sample"):
-            draws = net(x.expand(100_000, 3)).mean
-    # The input is certain, so that units are independent and both layers exact.
-    error = out.std / math.sqrt(len(draws))
-    assert ((draws.mean(0) - out.mean).abs() < 5 * error + 1e-6).all()
-    assert ((draws.var(0) / out.var - 1).abs() < 5 * math.sqrt(2 / len(draws)) + 1e-5).all()
-
-
-def test_gradients_reach_weights_through_it() -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(3, 4), nn.BowTie(0.3, 0.2))
-    out = net(moments(5, 3))
-    (out.mean.sum() + out.var.sum()).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in net.parameters())
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [

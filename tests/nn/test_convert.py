@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from laws.small_networks import Of
-from plain_networks import Functional
-from torch import Tensor
+from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
@@ -14,7 +14,29 @@ from momentgen.errors import UnsupportedError
 from momentgen.nn import MaxPool2d
 
 
-def warmed(net: torch.nn.Module, x: Tensor) -> torch.nn.Module:
+class Functional(nn.Module):
+    """Functional calls, concatenation, a residual, a functional dropout, a reshape by sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.leaky_relu(self.first(x), 0.1)
+        y = F.relu(self.norm(self.second(x)), inplace=True)
+        y = y * self.scale + x / 2 - 0.25
+        y = F.dropout(y, 0.3, self.training)
+        x = torch.cat([F.avg_pool2d(x, 2), F.avg_pool2d(y, 2)], dim=1)
+        x = F.adaptive_avg_pool2d(x, (2, 2))
+        x = x.view(x.size(0), -1)
+        return self.head(torch.sigmoid(x).mul(2).sub(x.shape[1] * 0.01))
+
+
+def warmed(net: nn.Module, x: Tensor) -> nn.Module:
     """With batch norm statistics that are not the initial ones."""
     with torch.no_grad():
         net.train()(x)
@@ -47,25 +69,25 @@ def test_functional_code_is_converted_over_the_same_parameters():
 
 
 def test_a_function_without_a_rule_is_named_with_its_place():
-    strange = Of(lambda net, x: torch.linalg.inv(net.fc(x)), fc=torch.nn.Linear(3, 3))
-    net = momentgen.convert(torch.nn.Sequential(torch.nn.Linear(3, 3), strange))
+    strange = Of(lambda net, x: torch.linalg.inv(net.fc(x)), fc=nn.Linear(3, 3))
+    net = momentgen.convert(nn.Sequential(nn.Linear(3, 3), strange))
     with pytest.raises(UnsupportedError, match=r"inv.* of a random value, Diagonal .*, in 1 \(Of\), at .*:\d+"):
         net(noisy(torch.randn(2, 3)))
 
 
 def test_a_subclass_with_another_forward_is_not_taken_for_its_base():
-    class Scaled(torch.nn.Linear):
+    class Scaled(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return 2 * super().forward(x)
 
-    plain = torch.nn.Sequential(Scaled(3, 2), torch.nn.ReLU())
+    plain = nn.Sequential(Scaled(3, 2), nn.ReLU())
     x = torch.randn(2, 3)
     with momentgen.method("ap1"):
         assert torch.equal(momentgen.convert(plain)(x).mean, plain(x))
 
 
 def test_networks_of_another_graph_in_training_run_in_both_modes():
-    plain = Of(lambda net, x: net.fc(x) + x if net.training else net.fc(x), fc=torch.nn.Linear(3, 3)).eval()
+    plain = Of(lambda net, x: net.fc(x) + x if net.training else net.fc(x), fc=nn.Linear(3, 3)).eval()
     net = momentgen.convert(plain)
     x = torch.randn(2, 3)
     torch.testing.assert_close(net(x).mean, plain(x))
@@ -80,7 +102,7 @@ def test_layers_over_moments_stay_what_they_are():
 
 
 def test_a_variant_reaches_the_activations_of_a_converted_network() -> None:
-    plain = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU())
+    plain = nn.Sequential(nn.Linear(3, 8), nn.ReLU())
     network = momentgen.convert(plain, "ap2")
     x = momentgen.noisy(torch.randn(4, 3), std=0.5)
     before = network(x)
@@ -90,4 +112,4 @@ def test_a_variant_reaches_the_activations_of_a_converted_network() -> None:
     assert torch.equal(network(x).var, torch.where(hidden.mean > 0, hidden.var, 0))
     momentgen.nn.set_variant(network, None)
     assert torch.equal(network(x).var, before.var)
-    assert type(plain[1]) is torch.nn.ReLU
+    assert type(plain[1]) is nn.ReLU

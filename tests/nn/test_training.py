@@ -104,16 +104,6 @@ def test_normalised_networks_train_compiled():
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_inductor_compiles_the_whole_network():
-    torch._dynamo.reset()
-    x, _ = blobs(32)
-    net = network()
-    given = Moments(x, torch.full_like(x, 0.05))
-    for got, want in zip(torch.compile(net, fullgraph=True)(given), network()(given), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-
-
 def test_checkpoints_resume_to_the_same_bits(tmp_path: Path):
     x, y = blobs()
     net = network()
