@@ -479,10 +479,7 @@ _CREATION = {name: [Template(f"{{x}} + torch.{name}({{x}})", "scaled")] for name
 }
 
 #: functions of the table that no program calls, and why
-LEFT_OUT: dict[str, str] = {
-    "cuda": "needs a GPU",
-    "set_": "shares storage, which torch.vmap cannot sample",
-}
+LEFT_OUT: dict[str, str] = {"cuda": "needs a GPU", "set_": "shares storage, which torch.vmap cannot sample"}
 
 
 def _by_hand() -> dict[str, list[Template]]:

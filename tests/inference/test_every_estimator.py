@@ -244,14 +244,6 @@ def test_twenty_rows_are_fitted_better_than_by_their_mean(kind: Any, seed: int) 
     assert np.mean(np.abs(mean - targets) < 3 * std) > 0.9
 
 
-@every([kind for kind in REGRESSORS if kind is not BowTieRegressor])
-def test_twenty_thousand_rows_are_fitted(kind: Any) -> None:
-    x, y = line(20_000, 5, noise=0.1)
-    few = {"passes": 2, "hidden": (50,)} if kind in FILTERS else {"epochs": 5, "hidden": (50,), "lr": 0.01}
-    mean, _ = answers(quick(kind, **few).fit(x, y), x[:3000])
-    assert np.sqrt(np.mean((mean - x[:3000, 0]) ** 2)) < 0.2
-
-
 def test_a_classifier_chooses_its_widths_and_passes_for_twenty_rows() -> None:
     x, y = line(20)
     assert (answers(PBPClassifier().fit(x, y > 0), x) > 0).all()

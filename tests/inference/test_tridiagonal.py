@@ -67,7 +67,7 @@ def test_values_and_gradients_equal_differences_in_exact_arithmetic(
     x, weight = rng.standard_normal(count + 1), rng.standard_normal(count)
     one = posterior(m, 0.3, rho)
     monkeypatch.setattr(one, "_noise", lambda n, generator: torch.tensor(x))
-    value = (torch.tensor(weight) * one.rsample()).sum() + one.log_det()
+    value = (torch.tensor(weight) * one.rsample()).sum() + one.log_det() + one.trace()
     value.backward()
     delta, gamma = one.delta.item(), one.gamma.item()
 
@@ -79,7 +79,8 @@ def test_values_and_gradients_equal_differences_in_exact_arithmetic(
         for k in range(count):
             d = 1 - share  # r_k = rho²/(1 - r_{k-1})
             noise = own * x[k + 1] + below * x[k]
-            total += weight[k] * (centre[k] + tau * abs(centre[k]) * noise) + mpmath.log(tau**2 * centre[k] ** 2 * d)
+            total += weight[k] * (centre[k] + tau * abs(centre[k]) * noise)
+            total += mpmath.log(tau**2 * centre[k] ** 2 * d) + tau**2 * centre[k] ** 2
             share = r**2 / d
         return total
 

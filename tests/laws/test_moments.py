@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 import torch
 import torch.utils._pytree as pytree
+from torch import Tensor, nn
 
+import momentgen
 from momentgen import Moments, convert, noisy
 from momentgen.errors import InputError
+from momentgen.laws import listening
+from momentgen.runtime import JointMoments
 
 
 @pytest.mark.parametrize("var", [0.01, 1, torch.tensor(0.25)])
@@ -136,3 +140,130 @@ def test_joint_moments_made_anew_without_their_covariance_say_so() -> None:
     assert torch.equal(lost.mean, x.mean)
     with pytest.raises(InputError, match="made of mean and variance alone"):
         convert(torch.nn.Linear(2, 1).eval())(lost)
+
+
+# Inputs with a covariance, by every method; class posteriors of dense outputs; summaries of plain networks.
+DRAWS = 20_000
+
+
+def covariance(*shape: int) -> Tensor:
+    torch.manual_seed(2)
+    half = torch.randn(*shape, shape[-1])
+    return half @ half.mT
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2).eval()
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3)])
+@pytest.mark.parametrize("method", ["ap1", "ap2", None])
+def test_each_method_takes_the_covariance_or_says_that_it_does_not(method: Any, shape: tuple[int, ...]) -> None:
+    net, mean, cov = linear(), torch.randn(4, 3), covariance(*shape)
+    with listening() as notes:
+        found = momentgen.convert(net, method)(momentgen.noisy(mean, cov=cov))
+    torch.testing.assert_close(found.mean, net(mean))
+    exact = (net.weight @ cov @ net.weight.T).expand(4, 2, 2)
+    if method in ("ap1", "ap2"):
+        diagonal = cov.diagonal(dim1=-2, dim2=-1) @ net.weight.square().T
+        torch.testing.assert_close(found.var, 0 * found.var if method == "ap1" else diagonal.expand(4, 2))
+        assert any("correlated" in note for note in notes) == (method == "ap2")
+        return
+    torch.testing.assert_close(found.covariance, exact, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.var, exact.diagonal(dim1=-2, dim2=-1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["sample", "local", "monte_carlo"])
+def test_draws_have_the_covariance(method: Any) -> None:
+    net, cov = linear(), covariance(3)
+    exact = (net.weight @ cov @ net.weight.T).detach()
+    if method == "monte_carlo":
+        x = momentgen.noisy(torch.zeros(2, 3), cov=cov)
+        found = momentgen.monte_carlo(net, x, DRAWS, seed=0).output.var
+        torch.testing.assert_close(found.float(), exact.diagonal().expand(2, 2), rtol=0.05, atol=0)
+        return
+    drawn = momentgen.convert(net, method)(momentgen.noisy(torch.zeros(DRAWS, 3), cov=cov)).mean
+    torch.testing.assert_close(drawn.T.cov(), exact, rtol=0.05, atol=0.05 * float(exact.abs().max()))
+
+
+def test_the_covariance_of_images_is_that_of_their_values_in_order() -> None:
+    cov = covariance(8)
+    x = momentgen.noisy(torch.zeros(2, 2, 2, 2), cov=cov)
+    assert x.var.shape == (2, 2, 2, 2)
+    torch.testing.assert_close(x.var[1].flatten(), cov.diagonal())
+    torch.testing.assert_close(x.covariance[0], cov, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_reach_the_covariance() -> None:
+    cov = covariance(3).requires_grad_()
+    net = linear()
+    out = momentgen.convert(net)(momentgen.noisy(torch.zeros(1, 3), cov=cov))
+    out.var[0, 0].backward()
+    weight = net.weight[0].detach()
+    torch.testing.assert_close(cov.grad, torch.outer(weight, weight), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "given", "said"),
+    [
+        (torch.zeros(2, 3), {"cov": torch.eye(2)}, r"\(3, 3\) or \(2, 3, 3\) for x of shape \(2, 3\), got \(2, 2"),
+        (torch.zeros(2, 3), {"cov": 1.0}, "got float"),
+        (torch.zeros(2, 3), {"cov": torch.eye(3, dtype=torch.float64)}, "got torch.float64"),
+        (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 2.0], [2.0, 1.0]])}, "positive semidefinite"),
+        (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 0.5], [-0.5, 1.0]])}, "symmetric"),
+        (torch.zeros(2, 2), {"cov": torch.full((2, 2), torch.nan)}, "finite"),
+        (torch.zeros(2, 2), {"cov": torch.eye(2), "var": 1.0}, "one of distribution, var, std and cov"),
+        (torch.zeros(2, 2), {}, "one of distribution, var, std and cov"),
+        # what a dtype does not hold
+        (torch.tensor([1, 2]), {"std": 0.5}, r"floating point, got torch\.int64"),
+        (torch.zeros(2).half(), {"std": 1e-4}, r"float16 does not hold the variance of a std of 0\.0001"),
+        (torch.zeros(2), {"std": torch.tensor([1.0, 1e20])}, "float32 does not hold"),
+    ],
+)
+def test_what_is_no_covariance_and_no_noise_is_refused(x: Tensor, given: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        momentgen.noisy(x, **given)
+
+
+def test_class_posteriors_of_dense_outputs_average_the_softmax() -> None:
+    torch.manual_seed(0)
+    net = nn.Conv2d(1, 3, 3, padding=1).eval()
+    x = momentgen.noisy(torch.randn(2, 1, 4, 4), std=1.0)
+    found = momentgen.class_posterior(momentgen.convert(net)(x), dim=1)
+    assert found.shape == (2, 3, 4, 4)
+    torch.testing.assert_close(found.sum(1), torch.ones(2, 4, 4))
+    drawn = x.mean + torch.randn(10_000, 2, 1, 4, 4)
+    with torch.no_grad():
+        truth = net(drawn.flatten(0, 1)).softmax(1).unflatten(0, (10_000, 2)).mean(0)
+    torch.testing.assert_close(found, truth, rtol=0, atol=0.02)
+
+
+def test_class_posteriors_of_one_example_and_of_classes_in_any_dimension() -> None:
+    torch.manual_seed(0)
+    factor = torch.randn(2, 5, 6)
+    x = JointMoments.of(torch.randn(2, 2, 3), factor.square().sum(1).view(2, 2, 3), factor)
+    by_last = momentgen.class_posterior(x)
+    turned = factor.view(2, 5, 2, 3).transpose(2, 3).reshape(2, 5, 6)
+    by_first = momentgen.class_posterior(JointMoments.of(x.mean.mT, x.var.mT, turned), dim=1)
+    torch.testing.assert_close(by_first, by_last.mT)
+    alone = momentgen.class_posterior(JointMoments.of(x.mean[0], x.var[0], factor[0]))
+    torch.testing.assert_close(alone, by_last[0])
+    with pytest.raises(InputError, match="another dimension of classes than the batch"):
+        momentgen.class_posterior(x, dim=0)
+
+
+def test_a_summary_of_what_is_certain_says_what_to_pass() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
+    with pytest.raises(InputError, match=r"nothing is random.*momentgen\.noisy\(x, std=\.\.\.\)"):
+        momentgen.summary(net, torch.randn(4, 3))
+    with pytest.raises(InputError, match="nothing is random"):
+        momentgen.summary(net, Moments(torch.randn(4, 3), torch.zeros(4, 3)))
+
+
+def test_a_summary_of_a_plain_network_is_that_of_the_converted_one() -> None:
+    net, x = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval(), Moments(torch.randn(4, 3), torch.rand(4, 3))
+    assert momentgen.summary(net, x, seed=0).rows == momentgen.summary(momentgen.convert(net), x, seed=0).rows
+    assert momentgen.summary(nn.ReLU(), x).rows[0].kind == "ReLU"
+    dropping = momentgen.summary(nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2)).train(), x.mean)
+    assert dropping.rows[-1].std[2] > 0  # the network makes noise of its own

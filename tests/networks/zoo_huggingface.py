@@ -48,12 +48,7 @@ def llama_lm() -> nn.Module:
 
 def vit() -> nn.Module:
     config = hf.ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        image_size=32,
-        patch_size=8,
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32, patch_size=8
     )
     return hf.ViTModel(config)
 

@@ -85,12 +85,7 @@ def efficientvit_m0() -> nn.Module:
 
 def coat() -> nn.Module:
     return create(
-        "coat_tiny",
-        img_size=64,
-        embed_dims=(16, 32, 32, 32),
-        serial_depths=(1, 1, 1, 1),
-        parallel_depth=1,
-        num_heads=8,
+        "coat_tiny", img_size=64, embed_dims=(16, 32, 32, 32), serial_depths=(1, 1, 1, 1), parallel_depth=1, num_heads=8
     )
 
 

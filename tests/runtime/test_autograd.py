@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.func import grad, jacfwd, jacrev, vjp, vmap
 
 from momentgen import Moments
@@ -78,22 +77,6 @@ def test_nothing_is_recorded_where_no_gradient_is_asked_for() -> None:
     assert square(mean, var).var.requires_grad
 
 
-@pytest.mark.parametrize(
-    "view",
-    [lambda t: t.expand(4, 5), lambda t: t[::2], lambda t: t[:0], lambda t: t[0], lambda t: t.view(5, 1).T],
-    ids=["expanded", "strided", "empty", "zero-dimensional", "transposed"],
-)
-def test_gradient_through_views(view: Callable[[Tensor], Tensor]) -> None:
-    pairs = []
-    base = inputs()
-    for function in (square, truth):
-        mean, var = (t.clone().requires_grad_() for t in base)
-        out = tuple(function(view(mean), view(var)))
-        (out[0].sum() + out[1].sum()).backward()
-        pairs.append((mean.grad, var.grad))
-    torch.testing.assert_close(*pairs)
-
-
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_every_composition_of_forward_and_reverse_mode(order: int) -> None:
     mean, var = inputs(3)
@@ -143,19 +126,3 @@ def test_values_that_only_vmap_wraps_go_to_the_operator_itself(monkeypatch: pyte
     assert taken == []
     torch.testing.assert_close(vmap(grad(of_var(square)))(mean[:, 0], var[:, 0]), 8 * mean[:, 0] * var[:, 0])
     assert taken
-
-
-def test_forward_mode_without_functional_transforms() -> None:
-    mean, var = inputs()
-    with forward_ad.dual_level():
-        out = square(forward_ad.make_dual(mean, torch.ones(5)), var)
-        torch.testing.assert_close(forward_ad.unpack_dual(out.mean).tangent, 2 * mean)
-        torch.testing.assert_close(forward_ad.unpack_dual(out.var).tangent, 8 * mean * var)
-
-
-def test_checkpointing() -> None:
-    mean, var = inputs()
-    mean.requires_grad_()
-    out = torch.utils.checkpoint.checkpoint(square, mean, var, use_reentrant=False)
-    out.var.sum().backward()
-    torch.testing.assert_close(mean.grad, 8 * mean.detach() * var)

@@ -156,16 +156,6 @@ def test_a_compiler_command_may_have_arguments(cache: Path, monkeypatch: pytest.
     assert c_compiler.find_compiler() == ("cc", "-pipe")
 
 
-def test_a_compiler_without_openmp_gives_vector_kernels_of_one_thread(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse = 'for a in "$@"; do case $a in -fopenmp) echo "error: unsupported option" >&2; exit 1;; esac; done'
-    compiler = (str(script(tmp_path / "mycc", f'{refuse}; exec cc "$@"')),)
-    flags = c_compiler.accepted_flags(compiler)
-    assert "-fopenmp-simd" in flags
-    assert "-fopenmp" not in flags
-
-
 def test_cache_directory_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
     assert cache_directory() == tmp_path
