@@ -109,9 +109,7 @@ def _summed(count: int, exact: Exact, mean: float, std: float, kinks: tuple[floa
 
 def _sums() -> Iterator[Case]:
     """Sums over independent values, of which each counts by itself."""
-    terms: dict[
-        str, tuple[Callable[[Tensor], Tensor], Callable[[np.ndarray], np.ndarray], float, tuple[float, ...], str]
-    ] = {
+    terms: dict[str, tuple[Callable[[Tensor], Tensor], Exact, float, tuple[float, ...], str]] = {
         "sum of x**2": (torch.square, np.square, 0.0, (), "smooth"),
         "sum of x**2 at 1/2": (torch.square, np.square, 0.5, (), "smooth"),
         "sum of |x|": (torch.abs, np.abs, 0.0, (0.0,), "kinks"),
@@ -122,111 +120,53 @@ def _sums() -> Iterator[Case]:
     }
     for name, (ours, exact, mean, kinks, kind) in terms.items():
         for count in SIZES:
-            yield Case(
-                f"{name}, {count}",
+            function, truth = (
                 last(lambda x, ours=ours: ours(x).sum(-1)),
-                (Input.of(count, mean),),
                 partial(_summed, count, exact, mean, 1.0, kinks),
-                kind,
             )
+            yield Case(f"{name}, {count}", function, (Input.of(count, mean),), truth, kind)
     for count in (1, 2, 5, 16, 64, 1000):
-        yield Case(
-            f"sum of x**4, {count}",
-            last(lambda x: x.pow(4).sum(-1)),
-            (Input.of(count, 1.0, 0.3),),
-            lambda count=count: (lambda one: (count * one[0], math.sqrt(count) * one[1]))(
-                of_one(lambda x: x**4, 1.0, 0.3)
-            ),
-        )
+        truth = partial(_summed, count, lambda x: x**4, 1.0, 0.3, ())
+        yield Case(f"sum of x**4, {count}", last(lambda x: x.pow(4).sum(-1)), (Input.of(count, 1.0, 0.3),), truth)
+
+
+def _of(n: int) -> Iterator[tuple[str, Callable[[Tensor], Tensor], Callable[[], Truth], str]]:
+    """Name, function, truth and kind, of so many standard normal values."""
+    a, chi = 0.5 / math.sqrt(n), math.sqrt(2) * math.exp(special.gammaln((n + 1) / 2) - special.gammaln(n / 2))
+    of_sin, of_product = math.sqrt((1 - math.exp(-2)) / 2), math.sqrt((1 + a * a) ** n - 1)
+    wide = "smooth" if n <= 5 else RARE
+    yield "norm", lambda x: x.norm(dim=-1), lambda: (chi, math.sqrt(n - chi * chi)), "kinks"
+    yield "exp of a sum, s = .5", lambda x: (a * x).sum(-1).exp(), partial(_lognormal, 0.0, 0.5), "smooth"
+    yield "exp of a sum, s = 1", lambda x: (2 * a * x).sum(-1).exp(), partial(_lognormal, 0.0, 1.0), wide
+    yield "sin of a sum", lambda x: (2 * a * x).sum(-1).sin(), lambda: (0.0, of_sin), "smooth"
+    yield "product of 1 + s x", lambda x: (1 + a * x).prod(-1), lambda: (1.0, of_product), "smooth"
+    yield "max", lambda x: x.amax(-1), partial(of_order, n, n - 1), "kinks"
+    yield "min", lambda x: x.amin(-1), partial(of_order, n, 0), "kinks"
+    if n > 1:
+        yield "second largest", lambda x: x.sort(-1).values[..., -2], partial(of_order, n, n - 2), "kinks"
+        yield "median", lambda x: x.median(-1).values, partial(of_order, n, (n - 1) // 2), "kinks"
+    for p in (0.5, 0.1, 0.01):
+        edge, share = float(stats.norm.isf(p)) * math.sqrt(n), (p, math.sqrt(p * (1 - p)))
+        beyond = lambda x, edge=edge: (x.sum(-1) > edge).to(x.dtype)  # noqa: E731
+        yield f"a sum beyond its {p:g} quantile", beyond, lambda share=share: share, "jump" if p > 0.05 else RARE
 
 
 def _of_all() -> Iterator[Case]:
     """Functions of all values together."""
     for count in SIZES:
-        chi = math.sqrt(2) * math.exp(special.gammaln((count + 1) / 2) - special.gammaln(count / 2))
-        one = (Input.of(count),)
-        yield Case(
-            f"norm, {count}",
-            last(lambda x: x.norm(dim=-1)),
-            one,
-            lambda c=chi, n=count: (c, math.sqrt(n - c * c)),
-            "kinks",
-        )
-        a = 0.5 / math.sqrt(count)
-        yield Case(
-            f"exp of a sum, s = .5, {count}",
-            last(lambda x, a=a: (a * x).sum(-1).exp()),
-            one,
-            partial(_lognormal, 0.0, 0.5),
-        )
-        yield Case(
-            f"exp of a sum, s = 1, {count}",
-            last(lambda x, a=a: (2 * a * x).sum(-1).exp()),
-            one,
-            partial(_lognormal, 0.0, 1.0),
-            "smooth" if count <= 5 else RARE,
-        )
-        yield Case(
-            f"sin of a sum, {count}",
-            last(lambda x, a=a: (2 * a * x).sum(-1).sin()),
-            one,
-            lambda: (0.0, math.sqrt((1 - math.exp(-2)) / 2)),
-        )
-        yield Case(
-            f"product of 1 + s x, {count}",
-            last(lambda x, a=a: (1 + a * x).prod(-1)),
-            one,
-            lambda a=a, n=count: (1.0, math.sqrt((1 + a * a) ** n - 1)),
-        )
-        yield Case(f"max, {count}", last(lambda x: x.amax(-1)), one, lambda n=count: of_order(n, n - 1), "kinks")
-        yield Case(f"min, {count}", last(lambda x: x.amin(-1)), one, lambda n=count: of_order(n, 0), "kinks")
+        for name, function, truth, kind in _of(count):
+            yield Case(f"{name}, {count}", last(function), (Input.of(count),), truth, kind)
         if count > 1:
-            yield Case(
-                f"second largest, {count}",
-                last(lambda x: x.sort(-1).values[..., -2]),
-                one,
-                lambda n=count: of_order(n, n - 2),
-                "kinks",
-            )
-            yield Case(
-                f"median, {count}",
-                last(lambda x: x.median(-1).values),
-                one,
-                lambda n=count: of_order(n, (n - 1) // 2),
-                "kinks",
-            )
-            yield Case(
-                f"bilinear, {count}",
-                lambda x, y: (x * y).sum(-1, keepdim=True),
-                (Input.of(count, 0.5), Input.of(count, 0.0, 2.0)),
-                lambda n=count: (0.0, math.sqrt(n * (4 + 4 * 0.25))),
-            )
-        for p in (0.5, 0.1, 0.01):
-            edge = float(stats.norm.isf(p)) * math.sqrt(count)
-            yield Case(
-                f"a sum beyond its {p:g} quantile, {count}",
-                last(lambda x, edge=edge: (x.sum(-1) > edge).to(x.dtype)),
-                one,
-                lambda p=p: (p, math.sqrt(p * (1 - p))),
-                "jump" if p > 0.05 else RARE,
-            )
+            two, std = (Input.of(count, 0.5), Input.of(count, 0.0, 2.0)), math.sqrt(count * (4 + 4 * 0.25))
+            yield Case(f"bilinear, {count}", lambda x, y: (x * y).sum(-1, True), two, lambda std=std: (0.0, std))
 
 
 def _logsumexp() -> Iterator[Case]:
-    for count in (1, 2, 3):
-        yield Case(
-            f"logsumexp, {count}",
-            last(lambda x: x.logsumexp(-1)),
-            (Input.of(count),),
-            lambda n=count: of_few(lambda x: x.logsumexp(-1), torch.zeros(n).double(), torch.eye(n).double(), 60),
-        )
-    for count in (8, 64, 1000):
-        yield Case(
-            f"logsumexp, {count}",
-            last(lambda x: x.logsumexp(-1)),
-            (Input.of(count),),
-            lambda n=count: by_points(lambda x: x.logsumexp(-1), torch.zeros(n).double(), torch.eye(n).double(), 14),
-        )
+    function = partial(torch.logsumexp, dim=-1)
+    for count in (1, 2, 3, 8, 64, 1000):
+        law = torch.zeros(count).double(), torch.eye(count).double()
+        truth = partial(of_few, function, *law, 60) if count < 8 else partial(by_points, function, *law, 14)
+        yield Case(f"logsumexp, {count}", last(function), (Input.of(count),), truth)
 
 
 def _formulas() -> Iterator[Case]:
@@ -280,42 +220,23 @@ def _correlated() -> Iterator[Case]:
         root = torch.randn(rank, count, generator=draw, dtype=torch.float64) / math.sqrt(rank)
         mean = torch.full((count,), 0.3, dtype=torch.float64)
         one = (Input(mean, root=root),)
-        covariance = root.T @ root
-        square = math.sqrt(float(2 * covariance.square().sum() + 4 * mean @ covariance @ mean))
-        yield Case(
-            f"sum of x**2, correlated, {count}",
-            last(lambda x: x.square().sum(-1)),
-            one,
-            lambda c=covariance, m=mean, s=square: (float(c.trace() + m @ m), s),
-        )
-        small = float(covariance.sum()) ** 0.5
-        yield Case(
-            f"exp of a sum, correlated, {count}",
-            last(lambda x, a=small: (x.sum(-1) * (0.4 / a)).exp()),
-            one,
-            partial(_lognormal, 0.3 * count * 0.4 / small, 0.4),
-        )
+        covariance, small = root.T @ root, float((root.T @ root).sum()) ** 0.5
+        first, of_exp = float(covariance.trace() + mean @ mean), partial(_lognormal, 0.3 * count * 0.4 / small, 0.4)
+        square = first, math.sqrt(float(2 * covariance.square().sum() + 4 * mean @ covariance @ mean))
+        function, exp = last(lambda x: x.square().sum(-1)), last(lambda x, a=small: (x.sum(-1) * (0.4 / a)).exp())
+        yield Case(f"sum of x**2, correlated, {count}", function, one, lambda square=square: square)
+        yield Case(f"exp of a sum, correlated, {count}", exp, one, of_exp)
     draw = torch.Generator().manual_seed(1)
     for count in (3, 16, 65):
         matrix = torch.randn(count, count, generator=draw, dtype=torch.float64)
         matrix = (matrix + matrix.T) / 2
-        yield Case(
-            f"quadratic form, {count}",
-            lambda x, q=matrix: torch.einsum("bi,ij,bj->b", x, q.to(x), x)[:, None],
-            (Input.of(count, 0.5),),
-            lambda q=matrix, n=count: (
-                float(q.trace() + 0.25 * q.sum()),
-                math.sqrt(float(2 * q.square().sum() + 4 * 0.25 * q.sum(0).square().sum())),
-            ),
-        )
-    rho = 0.8
-    yield Case(
-        "max of two, correlated",
-        last(lambda x: x.amax(-1)),
-        (Input(torch.zeros(2).double(), root=torch.tensor([[1.0, rho], [0.0, 0.6]]).double()),),
-        lambda: (math.sqrt((1 - rho) / math.pi), math.sqrt(1 - (1 - rho) / math.pi)),
-        "kinks",
-    )
+        form = lambda x, q=matrix: torch.einsum("bi,ij,bj->b", x, q.to(x), x)[:, None]  # noqa: E731
+        std = math.sqrt(float(2 * matrix.square().sum() + 4 * 0.25 * matrix.sum(0).square().sum()))
+        truth = float(matrix.trace() + 0.25 * matrix.sum()), std
+        yield Case(f"quadratic form, {count}", form, (Input.of(count, 0.5),), lambda truth=truth: truth)
+    two = (Input(torch.zeros(2).double(), root=torch.tensor([[1.0, 0.8], [0.0, 0.6]]).double()),)
+    of_two = math.sqrt(0.2 / math.pi), math.sqrt(1 - 0.2 / math.pi)
+    yield Case("max of two, correlated", last(lambda x: x.amax(-1)), two, lambda: of_two, "kinks")
 
 
 def network(inputs: int, layers: int, activation: type[nn.Module], width: int = 32) -> nn.Module:
@@ -348,26 +269,16 @@ def _networks() -> Iterator[Case]:
                 def run(x: Tensor, net: nn.Module = net, single: nn.Module = single) -> Tensor:
                     return (net if x.dtype is torch.float64 else single)(x)  # type: ignore[no-any-return]
 
-                yield Case(
-                    f"{activation.__name__} network, {layers} layers, {count}",
-                    run,
-                    (Input.of(count, 0.2, 0.5),),
-                    truth,
-                    kind,
-                    batch=100 if layers == 2 else 8,
-                )
+                name, one = f"{activation.__name__} network, {layers} layers, {count}", (Input.of(count, 0.2, 0.5),)
+                yield Case(name, run, one, truth, kind, batch=100 if layers == 2 else 8)
 
 
 def _sizes_of_batches() -> Iterator[Case]:
     """The same functions, of one example and of a hundred, and in float64."""
     for batch, dtype in ((1, torch.float32), (100, torch.float32), (8, torch.float64)):
         for case in (*_sums(), *_of_all()):
-            if case.name.split(",")[0] in ("sum of x**2", "max", "norm", "exp of a sum") and case.values in (
-                1,
-                3,
-                8,
-                64,
-            ):
+            name = case.name.split(",")[0]
+            if name in ("sum of x**2", "max", "norm", "exp of a sum") and case.values in (1, 3, 8, 64):
                 tag = f"{case.name}, batch {batch}" if dtype is torch.float32 else f"{case.name}, float64"
                 yield Case(tag, case.function, case.inputs, case.truth, case.kind, dtype, batch)
 
