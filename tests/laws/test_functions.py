@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -203,12 +202,6 @@ def test_means_may_be_numbers_and_arrays_and_keep_their_digits(given: Any, dtype
     assert propagate(lambda x: x + 1, x).mean.dtype == dtype
 
 
-@dataclasses.dataclass
-class Pair:
-    first: Any
-    second: Any
-
-
 class Scale:
     """A callable object, and a bound method."""
 
@@ -237,20 +230,6 @@ def test_any_callable_of_tensors_is_a_network(function: Callable[[Any], Any]) ->
     network = convert(function)
     assert not network.training
     torch.testing.assert_close(network(noisy(torch.zeros(2), std=0.1)).std, torch.full((2,), 0.2))
-
-
-@pytest.mark.parametrize(
-    ("function", "read"),
-    [
-        (lambda p, k: (p.first, k), lambda out: out[0]),
-        (lambda p, k: {"sum": p.first, "k": k}, lambda out: out["sum"]),
-        (lambda p, k: Pair(p.first, p.second), lambda out: out.first),
-        (lambda p, k: [Pair(p.first, {"k": k})], lambda out: out[0].first),
-    ],
-)
-def test_containers_come_and_go(function: Callable[..., Any], read: Callable[[Any], Any]) -> None:
-    out = propagate(function, Pair(noisy(1.0, std=0.1), 2.0), k=noisy(3.0, std=0.2))
-    assert float(read(out).std) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_a_function_trains_where_the_modules_that_it_holds_do_and_shares_their_parameters() -> None:

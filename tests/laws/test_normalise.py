@@ -104,7 +104,7 @@ def integrated(m: np.ndarray, v: np.ndarray, e: float, layer: bool) -> tuple[np.
 @pytest.mark.parametrize("layer", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("n", "noise"), [(4, 0.1), (9, 1.0), (16, 0.3), (24, 3.0), pytest.param(128, 0.5, marks=pytest.mark.slow)]
+    ("n", "noise"), [(2, 0.5), (4, 0.1), (9, 1.0), (16, 0.3), (24, 3.0), pytest.param(128, 0.5, marks=pytest.mark.slow)]
 )
 def test_error_is_within_a_thousandth_of_the_standard_deviation(n: int, noise: float, kind: str, layer: bool) -> None:
     m, v = inputs(n, noise, kind, seed=n)
@@ -114,18 +114,6 @@ def test_error_is_within_a_thousandth_of_the_standard_deviation(n: int, noise: f
     some = spread > 1e-9  # the reference cancels below
     assert (np.abs(mean - expected)[some] <= 1e-3 * np.sqrt(spread[some])).all()
     np.testing.assert_allclose(np.sqrt(var[some] / spread[some]), 1, atol=1e-3)
-
-
-@pytest.mark.parametrize("delta", [0.0, 0.3, 2.0])
-def test_layer_norm_of_two_is_a_function_of_their_difference(delta: float) -> None:
-    # y = d / sqrt(d² + eps) with d half of the difference, normal: a one-dimensional integral.
-    nodes, weights = np.polynomial.hermite_e.hermegauss(180)
-    d = delta / 2 + math.sqrt((0.5 + 0.2) / 4) * nodes
-    y, w = d / np.sqrt(d * d + 0.5), weights / weights.sum()
-    mean, var = layer_norm(torch.tensor([delta, 0.0]).double(), torch.tensor([0.5, 0.2]).double(), 1, 0.5)
-    spread = (w * y * y).sum() - (w * y).sum() ** 2
-    np.testing.assert_allclose(mean, [(w * y).sum(), -(w * y).sum()], atol=1e-3 * math.sqrt(spread))
-    np.testing.assert_allclose(var, [spread] * 2, rtol=2e-3)
 
 
 @pytest.mark.parametrize("n", [2, 9, 10, 64, 768])

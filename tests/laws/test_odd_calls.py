@@ -35,17 +35,6 @@ def test_a_number_is_averaged_and_transposed_as_torch_does(
     torch.testing.assert_close(found.var, torch.tensor(0.0 if method == "ap1" else var))
 
 
-def test_the_outer_product_of_a_vector_with_itself_has_the_moments_of_squares_on_the_diagonal() -> None:
-    mean, var = torch.tensor([0.3, -0.2]), 0.09
-    found = _found(lambda x: torch.outer(x, x), Moments(mean, torch.full((2,), var)), "ap2")
-    expected = mean.outer(mean) + var * torch.eye(2)
-    torch.testing.assert_close(found.mean, expected)
-    square = mean.square()
-    apart = var * (square[:, None] + square) + var**2
-    same = 2 * var**2 + 4 * square * var
-    torch.testing.assert_close(found.var, torch.where(torch.eye(2) > 0, same.diag(), apart))
-
-
 @pytest.mark.parametrize(
     ("function", "power"),
     [

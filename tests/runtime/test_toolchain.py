@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import subprocess
 import sys
@@ -271,9 +270,3 @@ def test_another_openmp_runtime_is_told_the_thread_count(monkeypatch: pytest.Mon
     call(8193, None)
     assert told == [torch.get_num_threads()]
     assert calls == [(8192, None), (8193, None)]
-
-
-def test_parameter_block_holds_float32() -> None:
-    block = native.parameter_block((0.5, 0.25))
-    assert isinstance(block, ctypes.Array)
-    assert list(block) == [0.5, 0.25]
