@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.resources
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
+from other_processes import environment
+from same_bits import builds
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 
 import momentgen
+from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import InputError
+from momentgen.inference import polya_gamma_sampler
 from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
+from momentgen.inference.polya_gamma_sampler.native import NativeSampler
+from momentgen.inference.polya_gamma_sampler.portable import philox, portable_draws
+from momentgen.native.c_compiler import find_compiler
+from momentgen.runtime.kernel_cache import compile_and_load
 
 
 def seeded() -> torch.Generator:
@@ -162,3 +177,170 @@ def test_exported_code_holds_the_sampler() -> None:
     want = polya_gamma(1, z)
     torch.manual_seed(0)
     assert torch.equal(run(z), want)
+
+
+# The same draws everywhere: the random numbers, threads, compilers, PyTorch and the machine without a compiler.
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+SOURCE = ENVELOPE.defines() + importlib.resources.files(polya_gamma_sampler).joinpath("polya_gamma.c").read_text()
+#: counter, key and result of philox4x32-10 in the file kat_vectors of Random123
+VECTORS = [
+    ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+    ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+    ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+]
+KEY = torch.tensor(-0x0123456789ABCDEF)
+
+
+def words(text: str) -> list[int]:
+    return [int(word, 16) for word in text.split()]
+
+
+def tilts(n: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Of all sizes, with those about which the code changes."""
+    generator = torch.Generator().manual_seed(1)
+    z = torch.randn(n, generator=generator, dtype=torch.float64) * 3
+    z[::5] *= 10.0 ** torch.linspace(-8, 4, z[::5].numel(), dtype=torch.float64)
+    corners = [0.0, -0.0, 1.8, 1.8 - 1e-9, -1.8, 1e-300, 1e-310, 40.0, -41.0, 1e4, 1e30]
+    z[: len(corners)] = torch.tensor(corners, dtype=torch.float64)
+    return z.to(dtype)
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), VECTORS)
+def test_philox_gives_the_published_numbers(counter: str, key: str, expected: str) -> None:
+    low, high = words(key)
+    whole = torch.tensor(high << 32 | low if high < 2**31 else (high << 32 | low) - 2**64)
+    c0, c1, c2, c3 = (torch.tensor([word]) for word in words(counter))
+    assert [int(word) for word in philox((c0, c1, c2, c3), whole)] == words(expected)
+
+
+@needs_compiler
+def test_philox_in_c_gives_the_published_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
+    more = """
+void one(int64_t first, uint32_t draw, uint32_t attempt, uint64_t key, uint64_t *out) {
+    int32_t list[1] = {0};
+    philox(1, list, first, draw, attempt, key, out, out + 1);
+}
+"""
+    function = compile_and_load("philox", SOURCE + more)["one"]
+    function.argtypes = [ctypes.c_int64, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p]
+    for counter, key, expected in VECTORS:
+        (c0, c1, c2, c3), (low, high), out = words(counter), words(key), np.zeros(2, np.uint64)
+        function(ctypes.c_int64(c1 << 32 | c0).value, c2, c3, high << 32 | low, out.ctypes.data)
+        assert [int(word) for word in out.view(np.uint32)] == words(expected)
+
+
+@needs_compiler
+def test_functions_of_the_c_code_are_right_to_three_units_in_the_last_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOMENTGEN_CACHE", str(tmp_path))
+    names = ("minus_log", "exp_minus", "sine")
+    library = compile_and_load(
+        "functions", SOURCE + "".join(f"double t_{n}(double x) {{ return {n}(x); }}\n" for n in names)
+    )
+    rng = np.random.default_rng(0)
+    of = {
+        "minus_log": (lambda x: -mp.log(x), [2.0 ** -np.arange(1, 53), rng.random(1500), 1 - rng.random(1000) * 1e-3]),
+        "exp_minus": (lambda x: mp.exp(-x), [rng.random(1000), 40 * rng.random(1000), 700 * rng.random(1000)]),
+        "sine": (mp.sin, [rng.random(1500) * np.pi / 2, 10.0 ** -rng.uniform(0, 16, 500)]),
+    }
+    for name, (truth, points) in of.items():
+        function = library[f"t_{name}"]
+        function.argtypes, function.restype = [ctypes.c_double], ctypes.c_double
+        with mp.workdps(40):
+            for x in np.concatenate(points):
+                assert abs(function(float(x)) / truth(mp.mpf(float(x))) - 1) < 3 * 2.0**-53, (name, x)
+        if name == "minus_log":
+            assert function(1.0) == 0
+        if name == "exp_minus":
+            assert function(1e300) == function(float("inf")) == 0
+
+
+@needs_compiler
+def test_draws_do_not_depend_on_the_number_of_threads() -> None:
+    z, before = tilts(200_001), torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(polya_gamma(2, z, generator=torch.Generator().manual_seed(0)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(draws, found[0]) for draws in found)
+
+
+@needs_compiler
+@pytest.mark.parametrize("build", sorted(builds()))
+def test_c_has_the_same_bits_however_it_is_compiled(build: str) -> None:
+    z = tilts(50_000)
+    out = torch.empty_like(z)
+    function = compiled(SOURCE, builds()[build].flags, builds()[build].compiler)["polya_gamma_float64"]
+    function.argtypes = [
+        ctypes.c_int64,
+        *[ctypes.c_void_p] * 2,
+        ctypes.c_int64,
+        ctypes.c_uint64,
+        ctypes.c_void_p,
+        ctypes.c_int,
+    ]
+    function(z.numel(), z.data_ptr(), None, 2, int(KEY) % 2**64, out.data_ptr(), 1)
+    assert torch.equal(out, NativeSampler()(z, None, 2, KEY))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pytorch_makes_the_draws_of_c(dtype: torch.dtype) -> None:
+    z = tilts(100_000, dtype)
+    b = torch.randint(0, 5, z.shape, generator=torch.Generator().manual_seed(2))
+    for counts, draws in ((None, 1), (None, 3), (b, 0)):
+        ours, theirs = NativeSampler()(z, counts, draws, KEY), portable_draws(z, counts, draws, KEY)
+        torch.testing.assert_close(theirs, ours, rtol=4 * torch.finfo(dtype).eps, atol=0)
+    assert torch.equal(portable_draws(z, b, 0, KEY) == 0, b == 0)
+
+
+def test_draws_follow_from_the_generator_and_the_order_of_elements_alone() -> None:
+    z = tilts(6_000).reshape(20, 300)
+
+    def draws(tensor: Tensor, seed: int = 3, b: int | Tensor = 1) -> Tensor:
+        return polya_gamma(b, tensor, generator=torch.Generator().manual_seed(seed))
+
+    want = draws(z)
+    assert torch.equal(draws(z), want)
+    assert not torch.equal(draws(z, seed=4), want)
+    assert torch.equal(draws(z.T.contiguous().T), want)
+    assert torch.equal(draws(-z), want)
+    assert torch.equal(draws(z.flatten()).reshape(z.shape), want)
+    assert torch.equal(draws(z[:, None])[:, 0], want)
+    assert torch.equal(draws(z, b=torch.tensor(1, dtype=torch.uint8)), want)
+    wide = torch.stack([z, z], -1)[..., 0]
+    assert not wide.is_contiguous()
+    assert torch.equal(draws(wide), want)
+    torch.manual_seed(3)
+    assert torch.equal(polya_gamma(1, z), want)
+    generator = torch.Generator().manual_seed(3)
+    assert not torch.equal(polya_gamma(1, z, generator=generator), polya_gamma(1, z, generator=generator))
+
+
+def test_without_a_compiler_the_same_draws_come_with_one_warning(tmp_path: Path) -> None:
+    code = """
+import sys, warnings
+import torch
+from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.runtime import FallbackWarning
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    z = torch.linspace(-60, 60, 3001, dtype=torch.float64)
+    draws = [polya_gamma(1, z, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+assert [w.category for w in caught] == [FallbackWarning], caught
+assert "Pólya-gamma" in str(caught[0].message) and "no such compiler" in str(caught[0].message)
+torch.save(draws, sys.argv[1])
+"""
+    out = tmp_path / "draws.pt"
+    settings = environment(CC="/nonexistent/cc", MOMENTGEN_CACHE=tmp_path / "cache")
+    subprocess.run([sys.executable, "-c", code, str(out)], env=settings, check=True, timeout=300)
+    z = torch.linspace(-60, 60, 3001, dtype=torch.float64)
+    for seed, draws in enumerate(torch.load(out)):
+        want = polya_gamma(1, z, generator=torch.Generator().manual_seed(seed))
+        torch.testing.assert_close(draws, want, rtol=1e-15, atol=0)

@@ -30,9 +30,9 @@ class Network:
     Args:
         name: unique, of letters, digits and underscores.
         source: the module beside this one, and its function that makes the network, as ``module:function``.
-        positional: shapes of tensors given by position, standard normal; a tensor is given as it is.
-        keywords: the same for tensors given by name; anything but a shape or a tensor is given as it is.
-        random: which arguments are random values, by position or name; several are given the same one.
+        shape: of the random argument, whose mean is standard normal.
+        random: the name by which it is given; the only argument where that is empty.
+        certain: other arguments by name.
         variance: of the random argument, the same everywhere.
         output: what of the output is compared: None if it is one tensor, else an attribute or an index of it.
         noise: whether the network draws noise in evaluation mode, which has the mean 0 for AP1.
@@ -40,9 +40,9 @@ class Network:
 
     name: str
     source: str
-    positional: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    random: tuple[int | str, ...] = (0,)
+    shape: tuple[int, ...]
+    random: str = ""
+    certain: Mapping[str, Tensor] = field(default_factory=dict)
     variance: float = 1e-4
     output: str | int | None = None
     noise: bool = False
@@ -69,7 +69,7 @@ class Network:
         momenta = [norm.momentum for norm in norms]
         for norm in norms:
             norm.momentum = 1.0
-        arguments, keywords = self.place(torch.randn(BATCH, *self.mean().shape[1:]), *self.plain_inputs())
+        arguments, keywords = self.place(torch.randn(BATCH, *self.shape[1:]))
         with torch.no_grad():
             net.train()(*arguments, **keywords)
         for norm, momentum in zip(norms, momenta, strict=True):
@@ -79,40 +79,19 @@ class Network:
 
     def plain_inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments of a plain call; the same every time."""
-        generator = torch.Generator().manual_seed(SEED + 1)
+        return self.place(self.mean())
 
-        def example(value: Any) -> Any:
-            return torch.randn(value, generator=generator) if isinstance(value, tuple) else value
-
-        arguments = [example(value) for value in self.positional]
-        keywords = {name: example(value) for name, value in self.keywords.items()}
-        first = self.random[0]
-        shared = arguments[first] if isinstance(first, int) else keywords[first]
-        return self.place(shared, tuple(arguments), keywords)
-
-    def place(
-        self, value: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with ``value`` in the place of the random ones."""
-        placed, named = list(arguments), dict(keywords)
-        for where in self.random:
-            if isinstance(where, int):
-                placed[where] = value
-            else:
-                named[where] = value
-        return tuple(placed), named
+    def place(self, value: Any, *_: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with ``value`` as the random one, whatever the others were."""
+        return ((), {**self.certain, self.random: value}) if self.random else ((value,), {})
 
     def mean(self) -> Tensor:
         """The random argument of the plain call."""
-        arguments, keywords = self.plain_inputs()
-        where = self.random[0]
-        mean = arguments[where] if isinstance(where, int) else keywords[where]
-        assert isinstance(mean, Tensor)
-        return mean
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(SEED + 1))
 
     def call(self, net: Callable[..., Any], value: Any) -> Any:
         """The compared output of ``net`` with ``value``, a tensor or moments, as the random argument."""
-        arguments, keywords = self.place(value, *self.plain_inputs())
+        arguments, keywords = self.place(value)
         return self.pick(net(*arguments, **keywords))
 
     def pick(self, output: Any) -> Any:
@@ -134,83 +113,43 @@ def randomise(net: nn.Module) -> nn.Module:
     return net
 
 
-def _image(size: int, channels: int = 3, batch: int = 2) -> tuple[tuple[int, ...], ...]:
-    return ((batch, channels, size, size),)
-
-
 _TOKENS = 12
 _PADDED = torch.ones(2, _TOKENS, dtype=torch.long)
 _PADDED[1, 9:] = 0
 
 
-def _text(name: str, width: int = 32) -> Network:
-    keywords = {"inputs_embeds": (2, _TOKENS, width), "attention_mask": _PADDED}
+def _image(name: str, size: int = 32, **more: Any) -> Network:
+    of = name.partition("_")[0]
+    source = f"zoo_timm:{name[5:]}" if of == "timm" else f"zoo_vision:{name}"
+    return Network(name, source, (2, 3, size, size), **more)
+
+
+def _text(name: str) -> Network:
     output = "logits" if name.endswith(("lm", "classifier")) else "last_hidden_state"
-    return Network(f"hf_{name}", f"zoo_huggingface:{name}", (), keywords, ("inputs_embeds",), output=output)
+    certain = {"attention_mask": _PADDED}
+    return Network(f"hf_{name}", f"zoo_huggingface:{name}", (2, _TOKENS, 32), "inputs_embeds", certain, output=output)
 
 
 def _hf_image(name: str, size: int = 32) -> Network:
-    keywords = {"pixel_values": _image(size)[0]}
     output = "logits" if name.endswith("classifier") else "last_hidden_state"
-    return Network(f"hf_{name}", f"zoo_huggingface:{name}", (), keywords, ("pixel_values",), output=output)
+    return Network(f"hf_{name}", f"zoo_huggingface:{name}", (2, 3, size, size), "pixel_values", output=output)
 
 
-def _timm(name: str, size: int = 32) -> Network:
-    return Network(f"timm_{name}", f"zoo_timm:{name}", _image(size))
-
-
-def _vision(name: str, size: int = 32, **more: Any) -> Network:
-    return Network(name, f"zoo_vision:{name}", _image(size), **more)
-
-
-def _other(name: str, *shapes: Any, **more: Any) -> Network:
-    return Network(name, f"zoo_other:{name}", shapes, **more)
+def _other(name: str, *shape: int, **more: Any) -> Network:
+    return Network(name, f"zoo_other:{name}", shape, **more)
 
 
 NETWORKS: tuple[Network, ...] = (
-    _text("bert"),
-    _text("bert_classifier"),
-    _text("distilbert"),
-    _text("gpt2_lm"),
-    _text("llama_lm"),
-    _hf_image("vit"),
-    _hf_image("swin_classifier", 64),
-    _hf_image("convnext_classifier"),
-    _hf_image("resnet_classifier"),
-    _timm("deit"),
-    _timm("swin"),
-    _timm("maxvit", 64),
-    _timm("efficientnet", 64),
-    _timm("mobilevit", 64),
-    _timm("mobilevitv2", 64),
-    _timm("nfnet"),
-    _timm("resmlp"),
-    _timm("skresnet18"),
-    _timm("levit", 64),
-    _timm("xcit", 64),
-    _timm("efficientvit_b0"),
-    _timm("efficientvit_m0", 64),
-    _timm("coat", 64),
-    _timm("coat_lite", 64),
-    _timm("convmixer"),
-    _vision("resnet50", 64),
-    _vision("densenet"),
-    _vision("googlenet", 64),
-    _vision("mobilenet_v3"),
-    _vision("efficientnet"),
-    _vision("convnext"),
-    _vision("unet", 36),
-    _other("transformer_encoder_layer", (2, 6, 16)),
-    _other("transformer_encoder_layer_norm_first", (2, 6, 16)),
-    _other("multihead_attention", (2, 6, 16), None, None, random=(0, 1, 2), output=0),
-    _other("lstm", (2, 7, 8), output=0),
-    _other("bidirectional_lstm", (2, 7, 8), output=0),
-    _other("gru", (2, 7, 8), output=0),
-    _other("gru_cell", (4, 8), (4, 16)),
-    _other("gru_classifier", (3, 9, 8)),
-    _other("vae", (4, 1, 28, 28), output=0, noise=True),
-    _other("siren", (32, 2), variance=1e-6),
-    _other("tcn", (2, 4, 24)),
-    _other("nano_gpt", (2, 8, 32)),
-)
+    *map(_text, ("bert", "bert_classifier", "distilbert", "gpt2_lm", "llama_lm")),
+    _hf_image("vit"), _hf_image("swin_classifier", 64), _hf_image("convnext_classifier"),
+    _hf_image("resnet_classifier"), _image("timm_deit"), _image("timm_swin"), _image("timm_maxvit", 64),
+    _image("timm_efficientnet", 64), _image("timm_mobilevit", 64), _image("timm_mobilevitv2", 64),
+    _image("timm_nfnet"), _image("timm_resmlp"), _image("timm_skresnet18"), _image("timm_levit", 64),
+    _image("timm_xcit", 64), _image("timm_efficientvit_b0"), _image("timm_efficientvit_m0", 64),
+    _image("timm_coat", 64), _image("timm_coat_lite", 64), _image("timm_convmixer"),
+    _image("resnet50", 64), _image("densenet"), _image("googlenet", 64), _image("mobilenet_v3"),
+    _image("efficientnet"), _image("convnext"), _image("unet", 36),
+    _other("gru_classifier", 3, 9, 8), _other("vae", 4, 1, 28, 28, output=0, noise=True),
+    _other("siren", 32, 2, variance=1e-6), _other("tcn", 2, 4, 24), _other("nano_gpt", 2, 8, 32),
+)  # fmt: skip
 BY_NAME = {network.name: network for network in NETWORKS}

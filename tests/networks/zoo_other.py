@@ -1,4 +1,4 @@
-"""torch's own layers as networks, and sequences, fields, graphs and generators as they are commonly written."""
+"""Sequences, fields and generators as they are commonly written."""
 
 from __future__ import annotations
 
@@ -7,34 +7,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-def transformer_encoder_layer() -> nn.Module:
-    return nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True)
-
-
-def transformer_encoder_layer_norm_first() -> nn.Module:
-    return nn.TransformerEncoderLayer(16, 4, 32, activation="gelu", batch_first=True, norm_first=True)
-
-
-def multihead_attention() -> nn.Module:
-    return nn.MultiheadAttention(16, 4, batch_first=True)
-
-
-def lstm() -> nn.Module:
-    return nn.LSTM(8, 16, num_layers=2, batch_first=True)
-
-
-def bidirectional_lstm() -> nn.Module:
-    return nn.LSTM(8, 16, batch_first=True, bidirectional=True)
-
-
-def gru() -> nn.Module:
-    return nn.GRU(8, 16, batch_first=True)
-
-
-def gru_cell() -> nn.Module:
-    return nn.GRUCell(8, 16)
 
 
 class GRUClassifier(nn.Module):
