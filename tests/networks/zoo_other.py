@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,7 @@ class GRUClassifier(nn.Module):
         return F.log_softmax(self.fc(context + final), dim=-1)
 
 
-def gru_classifier() -> nn.Module:
-    return GRUClassifier(8, 16, 5)
+gru_classifier = partial(GRUClassifier, 8, 16, 5)
 
 
 class VAE(nn.Module):
@@ -63,8 +63,7 @@ class VAE(nn.Module):
         return self.decode(z), mu, logvar
 
 
-def vae() -> nn.Module:
-    return VAE()
+vae = VAE
 
 
 class SineLayer(nn.Module):
@@ -135,8 +134,7 @@ class TCN(nn.Module):
         return self.linear(self.network(x)[:, :, -1])
 
 
-def tcn() -> nn.Module:
-    return TCN(4, [8, 8, 16], 5)
+tcn = partial(TCN, 4, [8, 8, 16], 5)
 
 
 class CausalSelfAttention(nn.Module):
@@ -201,5 +199,4 @@ class NanoGPT(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-def nano_gpt() -> nn.Module:
-    return NanoGPT()
+nano_gpt = NanoGPT

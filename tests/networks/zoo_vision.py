@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,35 +19,20 @@ from torchvision.models.googlenet import GoogLeNet  # noqa: E402
 from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3  # noqa: E402
 from torchvision.models.resnet import Bottleneck, ResNet  # noqa: E402
 
-
-def resnet50() -> nn.Module:
-    return ResNet(Bottleneck, [1, 2, 1, 1], num_classes=10, width_per_group=8)
-
-
-def densenet() -> nn.Module:
-    return DenseNet(growth_rate=8, block_config=(2, 2, 2, 2), num_init_features=16, bn_size=2, num_classes=10)
-
-
-def googlenet() -> nn.Module:
-    return GoogLeNet(num_classes=10, transform_input=True, init_weights=False)
-
-
-def mobilenet_v3() -> nn.Module:
-    settings = [
-        InvertedResidualConfig(16, 3, 16, 16, True, "RE", 2, 1, 1.0),
-        InvertedResidualConfig(16, 3, 48, 24, False, "RE", 1, 1, 1.0),
-        InvertedResidualConfig(24, 5, 72, 24, True, "HS", 1, 1, 1.0),
-    ]
-    return MobileNetV3(settings, last_channel=64, num_classes=10)
-
-
-def efficientnet() -> nn.Module:
-    settings = [MBConvConfig(1, 3, 1, 16, 16, 1), MBConvConfig(6, 3, 2, 16, 24, 2), MBConvConfig(6, 5, 1, 24, 32, 2)]
-    return EfficientNet(settings, dropout=0.2, num_classes=10, last_channel=64)
-
-
-def convnext() -> nn.Module:
-    return ConvNeXt([CNBlockConfig(8, 16, 1), CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 1)], num_classes=10)
+resnet50 = partial(ResNet, Bottleneck, [1, 2, 1, 1], num_classes=10, width_per_group=8)
+densenet = partial(DenseNet, growth_rate=8, block_config=(2, 2, 2, 2), num_init_features=16, bn_size=2, num_classes=10)
+googlenet = partial(GoogLeNet, num_classes=10, transform_input=True, init_weights=False)
+_RESIDUALS = [
+    InvertedResidualConfig(16, 3, 16, 16, True, "RE", 2, 1, 1.0),
+    InvertedResidualConfig(16, 3, 48, 24, False, "RE", 1, 1, 1.0),
+    InvertedResidualConfig(24, 5, 72, 24, True, "HS", 1, 1, 1.0),
+]
+mobilenet_v3 = partial(MobileNetV3, _RESIDUALS, last_channel=64, num_classes=10)
+_BLOCKS = [MBConvConfig(1, 3, 1, 16, 16, 1), MBConvConfig(6, 3, 2, 16, 24, 2), MBConvConfig(6, 5, 1, 24, 32, 2)]
+efficientnet = partial(EfficientNet, _BLOCKS, dropout=0.2, num_classes=10, last_channel=64)
+convnext = partial(
+    ConvNeXt, [CNBlockConfig(8, 16, 1), CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 1)], num_classes=10
+)
 
 
 class DoubleConv(nn.Module):
@@ -108,5 +95,4 @@ class UNet(nn.Module):
         return self.outc(x)
 
 
-def unet() -> nn.Module:
-    return UNet()
+unet = UNet
