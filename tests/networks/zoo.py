@@ -148,8 +148,8 @@ NETWORKS: tuple[Network, ...] = (
     _image("timm_xcit", 64), _image("timm_efficientvit_b0"), _image("timm_efficientvit_m0", 64),
     _image("timm_coat", 64), _image("timm_coat_lite", 64), _image("timm_convmixer"),
     _image("resnet50", 64), _image("densenet"), _image("googlenet", 64), _image("mobilenet_v3"),
-    _image("efficientnet"), _image("convnext"), _image("unet", 36),
+    _image("efficientnet"), _image("convnext"),
     _other("gru_classifier", 3, 9, 8), _other("vae", 4, 1, 28, 28, output=0, noise=True),
-    _other("siren", 32, 2, variance=1e-6), _other("tcn", 2, 4, 24), _other("nano_gpt", 2, 8, 32),
+    _other("siren", 32, 2, variance=1e-6), _other("nano_gpt", 2, 8, 32),
 )  # fmt: skip
 BY_NAME = {network.name: network for network in NETWORKS}

@@ -83,60 +83,6 @@ def siren() -> nn.Module:
     return nn.Sequential(SineLayer(2, 32, is_first=True), SineLayer(32, 32), SineLayer(32, 32), nn.Linear(32, 3))
 
 
-class Chomp1d(nn.Module):
-    def __init__(self, chomp_size: int) -> None:
-        super().__init__()
-        self.chomp_size = chomp_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, :, : -self.chomp_size].contiguous()
-
-
-class TemporalBlock(nn.Module):
-    def __init__(self, n_inputs: int, n_outputs: int, kernel_size: int, dilation: int, dropout: float = 0.2) -> None:
-        super().__init__()
-        padding = (kernel_size - 1) * dilation
-        self.conv1 = nn.utils.parametrizations.weight_norm(
-            nn.Conv1d(n_inputs, n_outputs, kernel_size, padding=padding, dilation=dilation)
-        )
-        self.chomp1 = Chomp1d(padding)
-        self.relu1 = nn.ReLU()
-        self.dropout1 = nn.Dropout(dropout)
-        self.conv2 = nn.utils.parametrizations.weight_norm(
-            nn.Conv1d(n_outputs, n_outputs, kernel_size, padding=padding, dilation=dilation)
-        )
-        self.chomp2 = Chomp1d(padding)
-        self.relu2 = nn.ReLU()
-        self.dropout2 = nn.Dropout(dropout)
-        self.net = nn.Sequential(
-            self.conv1, self.chomp1, self.relu1, self.dropout1, self.conv2, self.chomp2, self.relu2, self.dropout2
-        )
-        self.downsample = nn.Conv1d(n_inputs, n_outputs, 1) if n_inputs != n_outputs else None
-        self.relu = nn.ReLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.net(x)
-        res = x if self.downsample is None else self.downsample(x)
-        return self.relu(out + res)
-
-
-class TCN(nn.Module):
-    def __init__(self, num_inputs: int, num_channels: list[int], num_classes: int, kernel_size: int = 3) -> None:
-        super().__init__()
-        layers = []
-        for i, out_channels in enumerate(num_channels):
-            in_channels = num_inputs if i == 0 else num_channels[i - 1]
-            layers += [TemporalBlock(in_channels, out_channels, kernel_size, dilation=2**i)]
-        self.network = nn.Sequential(*layers)
-        self.linear = nn.Linear(num_channels[-1], num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(self.network(x)[:, :, -1])
-
-
-tcn = partial(TCN, 4, [8, 8, 16], 5)
-
-
 class CausalSelfAttention(nn.Module):
     """Attention written out, with a mask of minus infinity."""
 
