@@ -75,13 +75,6 @@ def test_an_interrupted_build_says_what_was_written(tmp_path: Path) -> None:
     assert "interrupted: 1 of 2 rules were written (abs); the others are as before" in console.export_text()
 
 
-def test_a_second_build_says_that_all_is_fresh(rules: Path, said: Command) -> None:
-    said("build", "rules", "--jobs", "1")
-    code, out, _ = said("build", "rules")
-    assert code == 0
-    assert "generated: 0 built, 2 fresh" in out
-
-
 def test_a_failing_rule_gives_one_line_and_exit_code_1(rules: Path, said: Command) -> None:
     (rules / "abs.py").write_text("fail")
     code, out, err = said("build", "rules", "--jobs", "1")
