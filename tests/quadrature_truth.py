@@ -80,7 +80,12 @@ _OF_BALLS: dict[str, Any] = {
 
 
 def moments(
-    f: Expr, mu: Number, v: Number, params: Mapping[str, Number] | None = None, digits: int = 30, input: str = "normal"
+    f: Expr,
+    mu: Number,
+    v: Number,
+    params: Mapping[str, Number] | None = None,
+    digits: int = 30,
+    input: str = "normal",
 ) -> tuple[mpf, mpf]:
     """Mean and variance of f(X) for X of mean ``mu`` and variance ``v``, to about ``digits`` digits.
 
@@ -102,7 +107,12 @@ def moments(
 
 
 def partials(
-    f: Expr, mu: Number, v: Number, params: Mapping[str, Number] | None = None, digits: int = 30, input: str = "normal"
+    f: Expr,
+    mu: Number,
+    v: Number,
+    params: Mapping[str, Number] | None = None,
+    digits: int = 30,
+    input: str = "normal",
 ) -> dict[str, mpf]:
     """``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar`` for v > 0.
 

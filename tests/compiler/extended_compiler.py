@@ -59,7 +59,10 @@ def backend(compiled: CompiledRule) -> list[int]:
     function = ctypes.CDLL(str(Path("it.so").resolve()))[forward.name]
     function.argtypes = [ctypes.c_float] * 2 + [ctypes.c_void_p] * 2
     draw = np.random.default_rng(0)
-    inputs = {"mean": draw.normal(size=200).astype(np.float32), "var": draw.exponential(size=200).astype(np.float32)}
+    inputs = {
+        "mean": draw.normal(size=200).astype(np.float32),
+        "var": draw.exponential(size=200).astype(np.float32),
+    }
     out = np.empty((200, 2), np.float32)
     for row, mean, var in zip(out, inputs["mean"], inputs["var"], strict=True):
         function(mean, var, row[:1].ctypes.data, row[1:].ctypes.data)

@@ -201,7 +201,11 @@ def test_relu_needs_a_domain() -> None:
 
 @pytest.mark.parametrize(
     ("bounds", "domain", "says"),
-    [((1, 2), (1, 1), "low < high"), ((2, 3), (1, 1.5), "end of the bounds"), ((1, 2), (-1, 1), "positive variances")],
+    [
+        ((1, 2), (1, 1), "low < high"),
+        ((2, 3), (1, 1.5), "end of the bounds"),
+        ((1, 2), (-1, 1), "positive variances"),
+    ],
 )
 def test_senseless_requests_are_refused(bounds: tuple[float, float], domain: tuple[float, float], says: str) -> None:
     with pytest.raises(BuildError, match=says):

@@ -203,7 +203,12 @@ def test_square_difference_is_right_to_its_last_places_where_it_nearly_cancels()
 def test_backward_combines_partials_with_the_gradients_that_come_in() -> None:
     g = Graph(inputs=("mean", "var"))
     mean, var = g.input("mean"), g.input("var")
-    for name, index in (("dmean_dmu", mean), ("dmean_dvar", var), ("dvar_dmu", -mean), ("dvar_dvar", var * var)):
+    for name, index in (
+        ("dmean_dmu", mean),
+        ("dmean_dvar", var),
+        ("dvar_dmu", -mean),
+        ("dvar_dvar", var * var),
+    ):
         g.output(name, index)
     program = lower(g, "backward", set(), {}, backward=True)
     assert program.inputs == ("mean", "var", "grad_mean", "grad_var")

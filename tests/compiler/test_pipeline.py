@@ -186,7 +186,10 @@ class Made:
 
 
 def first(
-    misses: Sequence[str], tried: Sequence[str | Made], monkeypatch: pytest.MonkeyPatch, rule: Rule = SMOOTH
+    misses: Sequence[str],
+    tried: Sequence[str | Made],
+    monkeypatch: pytest.MonkeyPatch,
+    rule: Rule = SMOOTH,
 ) -> object:
     """What comes of ways of these names, some of which miss the accuracy."""
 

@@ -55,7 +55,10 @@ def closed_forms(name: str) -> Mapping[str, Any]:
     derivation = derive(rules()[name])
     exprs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
     names = [mu, v, *(p.symbol for p in rules()[name].parameters)]
-    special = {"Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2, "phi": mpmath.npdf}
+    special = {
+        "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
+        "phi": mpmath.npdf,
+    }
     return {key: sp.lambdify(names, expr, [special, "mpmath"]) for key, expr in exprs.items()}
 
 

@@ -80,35 +80,69 @@ def _pointwise(name: str) -> list[Template]:
 _MOVEMENT: dict[str, tuple[str, ...]] = {
     "view": ("{x}.contiguous().view(*{x}.shape[:{free}], -1)",),
     "reshape": ("{x}.reshape(*{x}.shape[:{free}], -1)", "torch.reshape({x}, (*{x}.shape, 1))"),
-    "view_as": ("{x}.clone().view_as({x})",), "reshape_as": ("{x}.reshape_as({x})",),
-    "flatten": ("{x}.flatten({free})", "torch.flatten({x}, {d})"), "ravel": ("{whole}.ravel()",),
-    "unflatten": ("{x}.unflatten({d}, (1, {n}))",), "permute": ("{x}.permute({permutation})",),
-    "transpose": ("{x}.transpose({d}, {e})",), "t": ("{whole}.t()",), "T": ("{whole}.T",), "mT": ("{matrix}.mT",),
-    "mH": ("{matrix}.mH",), "H": ("{whole}.H",), "adjoint": ("{matrix}.adjoint()",),
-    "swapaxes": ("{x}.swapaxes({d}, {e})",), "swapdims": ("torch.swapdims({x}, {d}, {e})",),
-    "movedim": ("{x}.movedim({d}, {e})",), "moveaxis": ("torch.moveaxis({x}, {d}, {e})",),
+    "view_as": ("{x}.clone().view_as({x})",),
+    "reshape_as": ("{x}.reshape_as({x})",),
+    "flatten": ("{x}.flatten({free})", "torch.flatten({x}, {d})"),
+    "ravel": ("{whole}.ravel()",),
+    "unflatten": ("{x}.unflatten({d}, (1, {n}))",),
+    "permute": ("{x}.permute({permutation})",),
+    "transpose": ("{x}.transpose({d}, {e})",),
+    "t": ("{whole}.t()",),
+    "T": ("{whole}.T",),
+    "mT": ("{matrix}.mT",),
+    "mH": ("{matrix}.mH",),
+    "H": ("{whole}.H",),
+    "adjoint": ("{matrix}.adjoint()",),
+    "swapaxes": ("{x}.swapaxes({d}, {e})",),
+    "swapdims": ("torch.swapdims({x}, {d}, {e})",),
+    "movedim": ("{x}.movedim({d}, {e})",),
+    "moveaxis": ("torch.moveaxis({x}, {d}, {e})",),
     "squeeze": ("{x}.squeeze(-1)", "{x}.unsqueeze({d}).squeeze({d})"),
-    "unsqueeze": ("{x}.unsqueeze(-1)", "{x}.unsqueeze({d})"), "narrow": ("{x}.narrow({d}, {i}, 1)",),
-    "select": ("{x}.select({d}, {i})",), "index_select": ("{x}.index_select({d}, {w})",),
-    "chunk": ("{x}.chunk(2, {d})[-1]",), "split": ("{x}.split(1, {d})[0]", "torch.split({x}, [1, {n} - 1], {d})[0]"),
+    "unsqueeze": ("{x}.unsqueeze(-1)", "{x}.unsqueeze({d})"),
+    "narrow": ("{x}.narrow({d}, {i}, 1)",),
+    "select": ("{x}.select({d}, {i})",),
+    "index_select": ("{x}.index_select({d}, {w})",),
+    "chunk": ("{x}.chunk(2, {d})[-1]",),
+    "split": ("{x}.split(1, {d})[0]", "torch.split({x}, [1, {n} - 1], {d})[0]"),
     "split_with_sizes": ("{x}.split_with_sizes([1, {n} - 1], {d})[0]",),
-    "tensor_split": ("{x}.tensor_split(2, {d})[0]",), "hsplit": ("{matrix}.hsplit([1])[0]",),
-    "vsplit": ("{whole}.vsplit([1])[0]",), "dsplit": ("{x}.dsplit([1])[0]",), "unbind": ("{x}.unbind({d})[{i}]",),
-    "roll": ("{x}.roll(1, {d})",), "flip": ("{x}.flip({d})",), "fliplr": ("{matrix}.fliplr()",),
-    "flipud": ("{whole}.flipud()",), "rot90": ("torch.rot90({x}, 1, ({d}, {e}))",),
-    "contiguous": ("{x}.contiguous()",), "clone": ("{x}.clone()",), "detach": ("{x}.detach()",), "data": ("{x}.data",),
-    "to": ("{x}.to({x}.dtype)",), "float": ("{x}.float().to({x}.dtype)",), "double": ("{x}.double().to({x}.dtype)",),
-    "type_as": ("{x}.type_as({x})",), "type": ("{x}.type({x}.dtype)",), "cpu": ("{x}.cpu()",),
+    "tensor_split": ("{x}.tensor_split(2, {d})[0]",),
+    "hsplit": ("{matrix}.hsplit([1])[0]",),
+    "vsplit": ("{whole}.vsplit([1])[0]",),
+    "dsplit": ("{x}.dsplit([1])[0]",),
+    "unbind": ("{x}.unbind({d})[{i}]",),
+    "roll": ("{x}.roll(1, {d})",),
+    "flip": ("{x}.flip({d})",),
+    "fliplr": ("{matrix}.fliplr()",),
+    "flipud": ("{whole}.flipud()",),
+    "rot90": ("torch.rot90({x}, 1, ({d}, {e}))",),
+    "contiguous": ("{x}.contiguous()",),
+    "clone": ("{x}.clone()",),
+    "detach": ("{x}.detach()",),
+    "data": ("{x}.data",),
+    "to": ("{x}.to({x}.dtype)",),
+    "float": ("{x}.float().to({x}.dtype)",),
+    "double": ("{x}.double().to({x}.dtype)",),
+    "type_as": ("{x}.type_as({x})",),
+    "type": ("{x}.type({x}.dtype)",),
+    "cpu": ("{x}.cpu()",),
     "pixel_shuffle": ("F.pixel_shuffle({x}.repeat(1, 4, 1, 1), 2)",),
-    "pixel_unshuffle": ("F.pixel_unshuffle({x}, 2)",), "channel_shuffle": ("F.channel_shuffle({x}, 2)",),
-    "diagonal": ("torch.diagonal({x}, 0, {d}, {e})",), "take": ("{whole}.take({w})",),
-    "atleast_1d": ("torch.atleast_1d({x})",), "atleast_2d": ("torch.atleast_2d({x})",),
-    "atleast_3d": ("torch.atleast_3d({x})",), "real": ("{x}.real",), "positive": ("+{x}",),
-    "masked_select": ("{whole}.masked_select({mask})",), "requires_grad_": ("{x}.clone().requires_grad_()",),
-    "native_channel_shuffle": ("torch.native_channel_shuffle({x}, 2)",), "fftshift": ("torch.fft.fftshift({x}, {d})",),
-    "ifftshift": ("torch.fft.ifftshift({x}, {d})",), "imag": ("torch.complex({y}, {x}).imag",),
+    "pixel_unshuffle": ("F.pixel_unshuffle({x}, 2)",),
+    "channel_shuffle": ("F.channel_shuffle({x}, 2)",),
+    "diagonal": ("torch.diagonal({x}, 0, {d}, {e})",),
+    "take": ("{whole}.take({w})",),
+    "atleast_1d": ("torch.atleast_1d({x})",),
+    "atleast_2d": ("torch.atleast_2d({x})",),
+    "atleast_3d": ("torch.atleast_3d({x})",),
+    "real": ("{x}.real",),
+    "positive": ("+{x}",),
+    "masked_select": ("{whole}.masked_select({mask})",),
+    "requires_grad_": ("{x}.clone().requires_grad_()",),
+    "native_channel_shuffle": ("torch.native_channel_shuffle({x}, 2)",),
+    "fftshift": ("torch.fft.fftshift({x}, {d})",),
+    "ifftshift": ("torch.fft.ifftshift({x}, {d})",),
+    "imag": ("torch.complex({y}, {x}).imag",),
     "getitem": ("{x}[..., 0]", "{x}[..., [0, -1]]", "{x}[..., None]", "{x}[..., ::2]", "{x}[{index}]"),
-}  # fmt: skip
+}
 _REPEATING: dict[str, tuple[str, ...]] = {
     "expand": ("{x}.unsqueeze(-1).expand(*{x}.shape, 2)",),
     "expand_as": ("{x}.narrow({d}, 0, 1).expand_as({x})",),
@@ -136,10 +170,14 @@ _TOGETHER: dict[str, tuple[str, ...]] = {
     "index_copy": ("{x}.index_copy({d}, {w}, {y}.index_select({d}, {w}))",),
 }
 _MASKED: dict[str, tuple[str, ...]] = {
-    "tril": ("{matrix}.tril()",), "triu": ("torch.triu({matrix})",), "masked_fill": ("{x}.masked_fill({mask}, 0.7)",),
-    "index_fill": ("{x}.index_fill({d}, {w}, 0.3)",), "diag_embed": ("torch.diag_embed({x})",),
-    "diag": ("torch.diag({whole})",), "diagflat": ("torch.diagflat({whole})",),
-}  # fmt: skip
+    "tril": ("{matrix}.tril()",),
+    "triu": ("torch.triu({matrix})",),
+    "masked_fill": ("{x}.masked_fill({mask}, 0.7)",),
+    "index_fill": ("{x}.index_fill({d}, {w}, 0.3)",),
+    "diag_embed": ("torch.diag_embed({x})",),
+    "diag": ("torch.diag({whole})",),
+    "diagflat": ("torch.diagflat({whole})",),
+}
 #: buffers of indices
 _INDEX = {
     "index_select": "torch.tensor([{n} - 1, 0])",
@@ -214,37 +252,54 @@ _AFFINE = {
 }
 
 _PRODUCT = {
-    "linalg_vecdot": [Template("torch.linalg.vecdot({x}, {y})", "product"),
-        Template("torch.linalg.vecdot({x}, {x})", "statistic")],
+    "linalg_vecdot": [
+        Template("torch.linalg.vecdot({x}, {y})", "product"),
+        Template("torch.linalg.vecdot({x}, {x})", "statistic"),
+    ],
     "vdot": [Template("torch.vdot({whole}, {y})", "product"), Template("torch.vdot({whole}, {whole})", "statistic")],
     "cross": [Template("torch.linalg.cross({x}, {y})", "product")],
     "kron": [Template("torch.kron({whole}, {y})", "product")],
     "chain_matmul": [Template("torch.chain_matmul({whole}, {w}.weight)", "linear", "nn.Linear(2, {last})")],
     "linalg_multi_dot": [
         Template("torch.linalg.multi_dot([{whole}, {w}.weight, {w}.weight.mT])", "linear", "nn.Linear(2, {last})"),
-        Template("torch.linalg.multi_dot([{whole}, {y}])", "product")],
-    "matmul": [Template("{x} @ {w}.weight", "linear", "nn.Linear(2, {last})"),
+        Template("torch.linalg.multi_dot([{whole}, {y}])", "product"),
+    ],
+    "matmul": [
+        Template("{x} @ {w}.weight", "linear", "nn.Linear(2, {last})"),
         Template("{w}.weight @ {matrix}.mT", "linear", "nn.Linear({last}, 2)"),
         Template("{x}.unsqueeze(-2) @ {y}.unsqueeze(-1)", "product"),
         Template("{x}.unsqueeze(-2) @ {x}.unsqueeze(-1)", "statistic"),
-        Template("{matrix} @ {matrix}.mT", "statistic"), Template("{x} @ {y}", "product")],
+        Template("{matrix} @ {matrix}.mT", "statistic"),
+        Template("{x} @ {y}", "product"),
+    ],
     "rmatmul": [Template("{matrix}.__rmatmul__({w}.weight)", "linear", "nn.Linear({penultimate}, 2)")],
     "mm": [Template("torch.mm({whole}, {w}.weight)", "linear", "nn.Linear(2, {last})")],
-    "bmm": [Template("torch.bmm({x}, {y})", "product"), Template("torch.bmm({x}, {x}.mT)", "statistic"),
-        Template("torch.bmm({x}[:, None], {x}[:, :, None])", "statistic")],
+    "bmm": [
+        Template("torch.bmm({x}, {y})", "product"),
+        Template("torch.bmm({x}, {x}.mT)", "statistic"),
+        Template("torch.bmm({x}[:, None], {x}[:, :, None])", "statistic"),
+    ],
     "mv": [Template("{w}.weight.mv({whole})", "linear", "nn.Linear({last}, 2)")],
     "dot": [Template("torch.dot({whole}, {whole})", "statistic"), Template("torch.dot({whole}, {y})", "product")],
-    "inner": [Template("torch.inner({x}, {w}.weight)", "linear", "nn.Linear({last}, 2)"),
-        Template("torch.inner({whole}, {whole})", "statistic")],
+    "inner": [
+        Template("torch.inner({x}, {w}.weight)", "linear", "nn.Linear({last}, 2)"),
+        Template("torch.inner({whole}, {whole})", "statistic"),
+    ],
     "outer": [Template("torch.outer({whole}, {y})", "product"), Template("torch.outer({whole}, {whole})", "mixed")],
-    "einsum": [Template("torch.einsum('...i,...i->...', {x}, {y})", "product"),
+    "einsum": [
+        Template("torch.einsum('...i,...i->...', {x}, {y})", "product"),
         Template("torch.einsum('...i,...i->...', {x}, {x})", "statistic"),
-        Template("torch.einsum('...i,oi->...o', {x}, {w}.weight)", "linear", "nn.Linear({last}, 2)")],
-    "bilinear": [Template("{w}({x}, {y})", "product", "nn.Bilinear({last}, {last}, 2)"),
-        Template("{w}({x}, {x})", "mixed", "nn.Bilinear({last}, {last}, 2)")],
-    "tensordot": [Template("torch.tensordot({x}, {w}.weight, dims=([-1], [-1]))", "linear", "nn.Linear({last}, 2)"),
-        Template("torch.tensordot({whole}, {whole}, dims={rank})", "statistic")],
-}  # fmt: skip
+        Template("torch.einsum('...i,oi->...o', {x}, {w}.weight)", "linear", "nn.Linear({last}, 2)"),
+    ],
+    "bilinear": [
+        Template("{w}({x}, {y})", "product", "nn.Bilinear({last}, {last}, 2)"),
+        Template("{w}({x}, {x})", "mixed", "nn.Bilinear({last}, {last}, 2)"),
+    ],
+    "tensordot": [
+        Template("torch.tensordot({x}, {w}.weight, dims=([-1], [-1]))", "linear", "nn.Linear({last}, 2)"),
+        Template("torch.tensordot({whole}, {whole}, dims={rank})", "statistic"),
+    ],
+}
 
 _MAXIMUM = {
     **{
@@ -424,7 +479,10 @@ _CREATION = {name: [Template(f"{{x}} + torch.{name}({{x}})", "scaled")] for name
 }
 
 #: functions of the table that no program calls, and why
-LEFT_OUT: dict[str, str] = {"cuda": "needs a GPU", "set_": "shares storage, which torch.vmap cannot sample"}
+LEFT_OUT: dict[str, str] = {
+    "cuda": "needs a GPU",
+    "set_": "shares storage, which torch.vmap cannot sample",
+}
 
 
 def _by_hand() -> dict[str, list[Template]]:

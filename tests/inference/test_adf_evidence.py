@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from momentgen.inference.adf import DensityFilter
-from momentgen.inference.adf.evidence import KnownNoise, ProbitLabels, SampledSoftmax, SoftmaxBound, output_model
+from momentgen.inference.adf.evidence import (
+    KnownNoise,
+    ProbitLabels,
+    SampledSoftmax,
+    SoftmaxBound,
+    output_model,
+)
 from momentgen.inference.adf.gamma import PriorFactors, match_gamma
 from momentgen.inference.adf.network import pbp_step, propagate, unflatten
 from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Probit

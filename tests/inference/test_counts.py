@@ -11,7 +11,14 @@ from inference.every_estimator import BY_BOUND, REGRESSORS, every, quick
 from scipy import integrate, stats
 
 from momentgen.errors import InputError
-from momentgen.inference import Censored, NegativeBinomial, Ordinal, Poisson, VBPClassifier, VBPRegressor
+from momentgen.inference import (
+    Censored,
+    NegativeBinomial,
+    Ordinal,
+    Poisson,
+    VBPClassifier,
+    VBPRegressor,
+)
 from momentgen.inference.counts import ByQuadrature
 from momentgen.runtime import JointMoments, Moments
 

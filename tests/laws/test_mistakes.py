@@ -45,10 +45,16 @@ class Mistake(NamedTuple):
 
 MISTAKES = {
     "a function of torch of a noisy value": Mistake(
-        lambda: torch.sin(x), "torch.sin takes tensors, got Moments", "momentgen.propagate(torch.sin, x)"
+        lambda: torch.sin(x),
+        "torch.sin takes tensors, got Moments",
+        "momentgen.propagate(torch.sin, x)",
     ),
     "a plain network of a noisy value": Mistake(lambda: net(x), "convert the network", "momentgen.convert(net)(x)"),
-    "a method of tensors": Mistake(lambda: x.sum(), "no attribute 'sum'", "momentgen.propagate(lambda a: a.sum(), x)"),
+    "a method of tensors": Mistake(
+        lambda: x.sum(),
+        "no attribute 'sum'",
+        "momentgen.propagate(lambda a: a.sum(), x)",
+    ),
     "a function of math": Mistake(lambda: math.sin(x), "a random value is no number; read .mean or .std"),
     "a function of NumPy": Mistake(
         lambda: np.sin(x), "numpy.sin takes arrays, got Moments", "momentgen.propagate(torch.sin, x)"
@@ -74,13 +80,20 @@ MISTAKES = {
         lambda: x[0], "index it in the function", "momentgen.propagate(lambda x: x[0], x)"
     ),
     "the variance by another name": Mistake(lambda: x.variance, "did you mean var?", "x.var"),
-    "the standard deviation by another name": Mistake(lambda: x.std_dev, "did you mean std?", "x.std"),
+    "the standard deviation by another name": Mistake(
+        lambda: x.std_dev,
+        "did you mean std?",
+        "x.std",
+    ),
     "the covariance of an input": Mistake(
-        lambda: x.covariance, "answers of the default method have it", "momentgen.propagate(f, x).covariance"
+        lambda: x.covariance,
+        "answers of the default method have it",
+        "momentgen.propagate(f, x).covariance",
     ),
     "noise without its size": Mistake(lambda: noisy(torch.zeros(2)), "expected one of distribution, var, std and cov"),
     "a standard deviation in second place": Mistake(
-        lambda: noisy(1.0, second), "give a variance or standard deviation by name, var= or std="
+        lambda: noisy(1.0, second),
+        "give a variance or standard deviation by name, var= or std=",
     ),
     "a negative standard deviation": Mistake(lambda: noisy(1.0, std=-0.1), "standard deviation of at least 0"),
     "a tuple in the place of a list": Mistake(lambda: noisy((1.0, 2.0), std=0.1), "give a list, noisy([...], std=...)"),
@@ -98,7 +111,8 @@ MISTAKES = {
     "noise on noise": Mistake(lambda: noisy(x, std=0.1), "x + momentgen.noisy(0.0, std=...)"),
     "a class in the place of a network": Mistake(lambda: convert(nn.ReLU), "got the class ReLU; make a network of it"),
     "a value in the place of a function": Mistake(
-        lambda: propagate(x, lambda x: x), "expected a torch.nn.Module or a function of tensors, got NoisyMoments"
+        lambda: propagate(x, lambda x: x),
+        "expected a torch.nn.Module or a function of tensors, got NoisyMoments",
     ),
     "a noisy value in a closure": Mistake(
         (lambda own: lambda: propagate(lambda y: own * y, y))(x),
@@ -119,7 +133,8 @@ MISTAKES = {
         lambda: propagate(lambda a, seed: a * seed, x, seed=2), "seed is an option of propagate and an argument"
     ),
     "a method that is none": Mistake(
-        lambda: propagate(torch.sin, x, method=by_words), "expected one of ap1, ap2, sample, local, controlled"
+        lambda: propagate(torch.sin, x, method=by_words),
+        "expected one of ap1, ap2, sample, local, controlled",
     ),
     "an accuracy below 0": Mistake(
         lambda: propagate(torch.sin, x, rtol=0.0), "expected rtol, a relative error, above 0"

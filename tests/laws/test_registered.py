@@ -128,7 +128,10 @@ def plain(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ((plain,), r"got plain, which torch hides from laws; write @momentgen\.laws\.activation\(silu\) above"),
+        (
+            (plain,),
+            r"got plain, which torch hides from laws; write @momentgen\.laws\.activation\(silu\) above",
+        ),
         ((nn.SiLU,), "got the module SiLU; make the function known that its forward calls"),
         ((nn.SiLU(),), "got the module SiLU"),
         ((3,), "got 3, which torch hides from laws"),

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 from quadrature_truth import moments
 
-from momentgen.commands.report.measurements import compare, compare_curves, kl_normal, moment_curves, relative_errors
+from momentgen.commands.report.measurements import (
+    compare,
+    compare_curves,
+    kl_normal,
+    moment_curves,
+    relative_errors,
+)
 from momentgen.commands.report.subject import Subject, activation, subject_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules

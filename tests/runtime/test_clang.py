@@ -52,7 +52,11 @@ def bits_by(compiler: str, cache: Path | None, names: Sequence[str]) -> list[str
     """A line for each op, variant and dtype: what its moments and gradients are, compiled by ``compiler`` alone."""
     given = {"CC": compiler, "OMP_NUM_THREADS": "1"} | ({} if cache is None else {"MOMENTGEN_CACHE": str(cache)})
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names], env=environment(**given), capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *names],
+        env=environment(**given),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert cache is None or len(list(cache.glob("*.so"))) >= len(names)
