@@ -7,8 +7,8 @@ with ρ = t/(1 + t²), x = t² and K + 1 standard normal numbers ξ,
     w_k = m_k + τ|m_k| (ξ_k + t ξ_{k-1})/√(1 + x),
 
 and the log determinant of the correlation is log(1 - x^{K+1}) - log(1 - x) - K log(1 + x).  So sampling, KL and all
-gradients take one pass over the elements.  The paper's pseudocode takes K² for gradients; that recursion is the oracle
-of the tests.  Of the paper's parameter γ, with ρ = sigmoid(γ) - 1/2, t is tanh(γ/4).
+gradients take one pass over the elements.  The paper's pseudocode takes K² for gradients.  Of the paper's parameter γ,
+with ρ = sigmoid(γ) - 1/2, t is tanh(γ/4).
 """
 
 from __future__ import annotations
