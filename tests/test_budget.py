@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 58_500,
+    "momentgen": 58_530,
     "momentgen/compiler": 21_200,
     "momentgen/compiler/strategies": 9_660,
-    "momentgen/laws": 15_720,
+    "momentgen/laws": 15_750,
     "momentgen/nn": 1_610,
     "momentgen/inference": 9_080,
     "tests": 40_000,

@@ -23,6 +23,9 @@ _NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
 _SYMMETRIC = (*_NORMAL, td.Laplace, td.StudentT, td.Uniform)
 
+#: standard deviations from the mean that quantiles are looked for in, and how often the distance is halved
+_REACH, _HALVINGS = 1e6, 80
+
 
 class Elements(td.Distribution):
     """Independent values in the last dimension, each with a distribution of its own.
@@ -64,7 +67,29 @@ class Elements(td.Distribution):
 
     def icdf(self, value: Tensor) -> Tensor:
         own = zip(self.parts, value.unbind(-1), strict=True)
-        return torch.stack([part.icdf(one) for part, one in own], -1)
+        return torch.stack([_quantile(part, one) for part, one in own], -1)
+
+
+def _quantile(base: td.Distribution, probability: Tensor) -> Tensor:
+    """Quantiles, by bisection where torch has the distribution function alone, as of Gamma.
+
+    Raises:
+        NotImplementedError: where it has neither, and where parameters need a gradient that bisection has not.
+    """
+    try:
+        return base.icdf(probability)
+    except NotImplementedError:
+        if base.mean.requires_grad or base.stddev.requires_grad:
+            raise  # bisection has no derivative by the parameters
+        base.cdf(base.mean)
+    mean, reach = base.mean.double(), _REACH * base.stddev.double()
+    least = getattr(base.support, "lower_bound", -torch.inf)
+    low, high = ((mean + sign * reach).clamp_min(least).expand_as(probability) for sign in (-1, 1))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        below = base.cdf(middle) < probability
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
 
 
 def _symmetric(base: td.Distribution) -> bool:
@@ -136,7 +161,7 @@ class Noise:
     def of_normal(self, z: Tensor) -> Tensor | None:
         """Noise less its mean as an increasing function of standard normal values, shape ``(..., *shape)``.
 
-        None where torch does not know the inverse of the distribution function, and for values that are dependent.
+        None where torch does not know the distribution function, and for values that are dependent.
         """
         base = self._distribution
         while isinstance(base, td.Independent):
@@ -144,7 +169,7 @@ class Noise:
         try:
             if base.event_shape and not isinstance(base, Elements):
                 return None
-            found: Tensor = base.icdf(torch.special.ndtr(z))
+            found = _quantile(base, torch.special.ndtr(z))
         except NotImplementedError:
             return None
         return torch.where(self.var == 0, 0, found - self.mean)

@@ -10,6 +10,7 @@ import torch
 import torch.distributions as td
 import torch.utils._pytree as pytree
 from laws.small_networks import Of
+from scipy import stats
 from torch import Tensor, nn
 
 import momentgen
@@ -204,3 +205,29 @@ def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
     x = noisy(torch.zeros(2, 3), td.Laplace(0.0, 0.2))
     with pytest.raises(InputError, match="expected moments with a distribution"):
         momentgen.convert(nn.Linear(3, 2).eval())(pytree.tree_map(Tensor.clone, x))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "exact"),
+    [
+        (td.Exponential(8.0), stats.expon(scale=1 / 8)),
+        (td.Gamma(2.0, 15.0), stats.gamma(2, scale=1 / 15)),
+        (td.Laplace(0.0, 0.1), stats.laplace(0, 0.1)),
+        (td.Uniform(-0.2, 0.3), stats.uniform(-0.2, 0.5)),
+        (td.LogNormal(-2.0, 0.3), stats.lognorm(0.3, scale=math.exp(-2))),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_function_of_one_value_of_a_known_law_has_its_exact_moments_and_quantiles(
+    distribution: Any, exact: Any
+) -> None:
+    first, second, third, fourth = (exact.moment(order) for order in (1, 2, 3, 4))
+    mean, var = first + second, second + 2 * third + fourth - (first + second) ** 2
+    for dtype in (torch.float32, torch.float64):
+        out = momentgen.propagate(lambda x: x + x * x, noisy(torch.zeros(2, dtype=dtype), distribution))
+        assert ((out.mean - mean).abs() <= 2 * out.mean_error + 1e-6).all()
+        assert ((out.std - var**0.5).abs() <= 2 * out.std_error + 1e-6).all()
+        assert (out.std_error < 0.01 * out.std).all()
+    high = exact.ppf(0.95)
+    found = out.quantile(0.95)
+    assert ((found.value - (high + high * high)).abs() <= 3 * found.error).all()

@@ -303,3 +303,32 @@ def test_more_random_points_make_a_probability_as_exact_as_is_asked_for() -> Non
 def test_quantiles_stay_within_the_range_of_a_function_that_saturates() -> None:
     out = momentgen.propagate(lambda a, b: torch.tanh(3 * a + b), noisy(0.1, std=1.0), noisy(0.2, std=1.0))
     assert out.quantile(0.9).value.abs() < 1.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_an_event_at_a_kink_has_its_probability(count: int) -> None:
+    z = []
+    for seed in range(8):
+        x = noisy(torch.zeros(count, dtype=torch.float64), std=1.0)
+        out = answer(lambda x: torch.relu(x.sum(-1)), x, seed)
+        for event in (lambda y: y > 0, lambda y: y == 0):
+            found = out.probability(event)
+            z.append(float((found.value - 0.5) / found.error))
+    assert max(map(abs, z)) < 3, z
+
+
+def test_what_no_draw_tells_is_refused_or_has_an_error() -> None:
+    out = answer(lambda x: x.sum(-1), noisy(torch.zeros(2, dtype=torch.float64), std=1.0))
+    never = out.probability(lambda y: y > 4 * 2**0.5)
+    assert abs(float(never.value) - 3.17e-5) < 3 * float(never.error) < 3e-4
+    for asked in (lambda: out.quantile(0.99999), lambda: out.interval(0.99999)):
+        with pytest.raises(InputError, match="expected quantiles between"):
+            asked()
+    with pytest.raises(InputError, match="expected noisy values, got none"):
+        answer(lambda x: x.sum(-1), noisy(torch.zeros(0), std=1.0))
+
+
+def test_answers_of_a_network_that_draws_make_nan_are_nan() -> None:
+    out = answer(lambda x: x.log().sum(-1), noisy(torch.ones(5), std=0.5))
+    for found in (out.quantile(0.5), out.interval(0.9), out.probability(lambda y: y > 0), out.skewness):
+        assert all(part.isnan().all() for part in found)
