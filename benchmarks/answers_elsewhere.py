@@ -17,6 +17,7 @@ truth is plain draws of the network.  Figures of a cell, over examples, outputs 
     equal_samples  plain samples with the same error of σ, by the kurtosis of the draws
     gain           equal_samples over cost: a plain sample costs a forward pass
 
+A torchaudio that was built for CUDA keeps transformers from being imported: remove it once CREPE and FCPE have run.
 Units whose σ is below a hundredth of the mean σ are left out of ratios and coverage.  Results are on disk after each
 cell; a run again measures the cells that are missing.
 """
