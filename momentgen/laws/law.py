@@ -82,7 +82,7 @@ class Law:
     Attributes:
         RANK: of the laws that meet in one function, the one of highest rank has the rule.
         RULES: name or kind of a function -> the rule; ``*`` is any other.
-        FIXED: why it cannot be written to, and why no other can become it; None for laws of which either can.
+        FIXED: why a tensor of this law cannot be written to, and why no other can become one; None where both can.
     """
 
     # One layout for all laws: a law that is written to may become another.

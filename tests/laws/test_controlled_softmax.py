@@ -144,3 +144,20 @@ def test_the_error_of_classes_that_are_seldom_likely_is_not_understated(gap: flo
     assert found.std_error is not None
     off = (found.std - std).abs() / (found.std_error + 0.005 * std)
     assert (off < 3).double().mean() > 0.9
+
+
+def test_two_stated_errors_hold_sigma_of_log_probabilities_whose_logits_are_not_normal() -> None:
+    """The normal law of these logits holds 90 % of them."""
+    z = []
+    for start in range(3):
+        torch.manual_seed(start)
+        net = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 5), nn.LogSoftmax(-1)).eval()
+        net.requires_grad_(False)[2].weight.mul_(4)
+        x = noisy(torch.randn(6, 12), std=1.5)
+        drawn = torch.cat([net(x.mean + 1.5 * torch.randn(2000, 6, 12)) for _ in range(20)]).double()
+        std = drawn.std(0)
+        of_truth = std.square() * (((drawn - drawn.mean(0)) / std).pow(4).mean(0) - 1) / (4 * len(drawn))
+        for seed in range(8):
+            out = momentgen.convert(net, seed=seed)(x)
+            z.append((out.std - std) / (out.std_error.square() + of_truth).sqrt())
+    assert float((torch.stack(z).abs() < 2).double().mean()) > 0.93

@@ -34,7 +34,7 @@ __all__ = ["Answer", "linear_alone"]
 _MORE: Final = ((64, 3), (0, 1))
 #: share of the examples whose errors end the rows
 _EXAMPLES: Final = 0.9
-#: outputs in all of which one block of rows may by chance tell next to nothing, as of squares of small draws
+#: with fewer outputs in all, one block of rows may tell next to nothing by chance, as when all draws are small
 _ALONE: Final = 4
 #: draws of a linear part that is not normal: numbers in all, and draws at least and at most
 _DRAWS, _LEAST_DRAWS, _MOST_DRAWS = 2**22, 2**11, 2**16

@@ -188,7 +188,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
 def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
     """The noise of each input as a map of the same few standard normal values; None where it is none or of many.
 
-    Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.  Other noise is a
+    Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.  Noise that is not normal is a
     function of such values, in float64: extreme probabilities are beyond float32.
     """
     most, roots = max(_ORDERS), list[Tensor]()
@@ -197,8 +197,6 @@ def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
             return None
         examples, std = batch or 1, square_root(value.var)
         if value.noise is not None:
-            if value.mean.device.type != "cpu" or value.noise.of_normal(torch.zeros_like(std)) is None:
-                return None
             std = (std != 0).double()
         elif isinstance(value, JointMoments):
             factor = value.factor if batch or value.factor.dim() == 2 else None
@@ -217,6 +215,10 @@ def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
         places = (std != 0).any(0).nonzero().squeeze(1)
         if len(places) > most:
             return None
+        if value.noise is not None:
+            on_cpu = value.mean.device.type == "cpu"
+            if not on_cpu or value.noise.of_normal(torch.zeros_like(value.mean, dtype=std.dtype)) is None:
+                return None
         root = std.new_zeros(examples, len(places), std.shape[1])
         roots.append(root.scatter(2, places.expand(examples, -1)[..., None], std[:, places][..., None]))
     total = sum(root.shape[1] for root in roots)

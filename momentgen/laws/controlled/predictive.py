@@ -284,7 +284,7 @@ class OfOutput:
                 means, n = torch.cat(sets), _SETS * len(sets)
                 own = means.var(0) * (n - 1) / (n - 3) / n + (reach / count / len(sets)).square()
                 enough = (square / 4).maximum((_ENOUGH * means.mean(0)).square() + (reach / count).square())
-                # a law of draws has as many, whose parts the sets are of: further sets have the same
+                # draws of noise that is not normal are fixed: further sets take the same ones again
                 same = torch.stack(sets).mean(0).var(0) * (_SETS - 1) / (_SETS - 3) / _SETS
                 drawn_mean = torch.where(done, drawn_mean, means.mean(0))
                 drawn_square = torch.where(done, drawn_square, own.maximum(same))
@@ -387,6 +387,6 @@ def _refuse_beyond(drawn: Tensor, tail: float, asked: str) -> None:
     least = 1 / len(drawn)
     if min(tail, 1 - tail) < least:
         raise InputError(
-            f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, of which {len(drawn)} draws tell. "
+            f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, the range of {len(drawn)} draws. "
             "For rarer ones ask for the probability of an event, out.probability(lambda y: y > limit)"
         )

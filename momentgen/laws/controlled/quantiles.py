@@ -14,17 +14,17 @@ _TAILS, _NEAR = 35, 4
 
 
 def below(place: Tensor, values: Tensor) -> Tensor:
-    """Whether each value is at a place or below; a number."""
+    """1 for each value that is at a place or below, else 0."""
     return (values <= place).double()
 
 
 def at(ordered: Tensor, probability: Tensor) -> Tensor:
     """Quantiles of ordered draws, between which they are interpolated."""
     place = (probability.expand(ordered.shape[1:]) * len(ordered) - 0.5).nan_to_num().clamp(0, len(ordered) - 1)
-    below = place.long()
-    lower = ordered.gather(0, below[None])[0]
-    upper = ordered.gather(0, (below + 1).clamp_max(len(ordered) - 1)[None])[0]
-    return lower + (place - below) * (upper - lower)
+    first = place.long()
+    lower = ordered.gather(0, first[None])[0]
+    upper = ordered.gather(0, (first + 1).clamp_max(len(ordered) - 1)[None])[0]
+    return lower + (place - first) * (upper - lower)
 
 
 def lower_tail(

@@ -139,7 +139,7 @@ class Runs:
                 if self._all_known():
                     self._derive(Phase.DRAWS, by_rows)
                 return
-            seen = self.state.ruled and not self.network.has(torch.jit.ScriptModule)  # of which no function is seen
+            seen = self.state.ruled and not self.network.has(torch.jit.ScriptModule)  # its functions are not seen
             if seen:
                 self._derive(Phase.AVERAGES, range(count - 1, count))
             if not seen or (self._all_known() and self._unseen()):
