@@ -18,6 +18,7 @@ from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.runs import BLOCK, Runs, reach
+from momentgen.laws.controlled.sequences import by_sequences
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.state import OtherFactsError
@@ -36,6 +37,8 @@ _MORE: Final = ((64, 3), (0, 1))
 _EXAMPLES: Final = 0.9
 #: with fewer outputs in all, one block of rows may tell next to nothing by chance, as when all draws are small
 _ALONE: Final = 4
+#: rows at quasi-random points that an answer has at least
+_FEW: Final = 64
 #: draws of a linear part that is not normal: numbers in all, and draws at least and at most
 _DRAWS, _LEAST_DRAWS, _MOST_DRAWS = 2**22, 2**11, 2**16
 #: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
@@ -49,11 +52,12 @@ class Answer:
         network: with its arguments.
         spent: how exact the caller wants it.
         facts: what is known of the network.
+        points: its inputs at quasi-random points; None for draws.
     """
 
-    def __init__(self, network: Network, spent: Accuracy, facts: Facts) -> None:
-        self._network, self._spent, self._facts = network, spent, facts
-        noise = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
+    def __init__(self, network: Network, spent: Accuracy, facts: Facts, points: list[InputNoise] | None = None) -> None:
+        self._network, self._spent, self._facts, self._points = network, spent, facts, points is not None
+        noise = points or [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
         self._runs = Runs(network, facts, noise)
         self._outputs = self._runs.outputs
         #: A of each output, by place
@@ -88,7 +92,8 @@ class Answer:
             runs.further(min(BLOCK, most - len(self._outputs)))
         if state.curved:
             alone = sum(rows.outputs[0].numel() for rows in map(self._rows, self._linear)) < _ALONE
-            least = max(self._facts.free if self._facts.most > 1 else 0, 2 * BLOCK if alone else 0)
+            alone_rows = _FEW if self._points else 2 * BLOCK
+            least = max(self._facts.free if self._facts.most > 1 else 0, alone_rows if alone else 0)
             runs.further(min(least, most) - len(self._outputs))
         moved = reach(runs) if state.kinked else {}
         while True:
@@ -192,7 +197,10 @@ class Answer:
         """Moments of an output; ``few`` and ``moved`` tell what no row has met."""
         rows, end = self._rows(place), self._outputs.ends[place]
         found = estimated(rows)
-        found = found if end is None else softmaxed(found, rows, end.logarithm)
+        if end is not None:
+            found = softmaxed(found, rows, end.logarithm)
+        elif self._points and not self._runs.draws and not rows.fresh:
+            found = by_sequences(found, rows)
         found = with_unseen(found, len(rows.outputs)) if few else found
         return with_reach(found, moved[place], len(rows.outputs)) if place in moved else found
 

@@ -4,7 +4,7 @@ With up to three noisy values per example, rules of rising order replace draws. 
 moments far more accurately than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
 the first.  That is what is stated, and twice as much where the differences do not shrink.  Where that is more than the
-user allows, as of a jump, draws answer.
+user allows, as of a jump, rows at quasi-random points answer (``sequences.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.runs import Runs
+from momentgen.laws.controlled.sequences import PointNoise, turned
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_nodes
@@ -34,12 +35,12 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["by_cubature"]
+__all__ = ["by_cubature", "few_values"]
 
 #: orders of the product rules, by the number of noisy values
 _ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
 #: intervals of the trapezoidal rules: no step is a multiple of another, as those of a function that rounds may be
-_INTERVALS: Final = (13, 21, 34, 55)
+_INTERVALS: Final = (13, 21, 34, 55, 89)
 #: how many standard deviations they cover on either side
 _REACH: Final = 7.0
 #: part of the error asked for at which rules in turn agree: further ones cost little, and each is far nearer
@@ -51,6 +52,8 @@ _LEAST: Final = 1e-4
 _ROUNDED: Final = 100.0
 #: part of the error asked for to which rules must agree in the end
 _ALLOWED: Final = 0.5
+#: error of functions with kinks, as a multiple of the one asked for, from which further rules do not lead there
+_HOPELESS: Final = 2.0
 #: differences in turn that shrink by less are chance
 _SHRINKS: Final = 0.25
 #: those that shrink by more are hardly
@@ -85,8 +88,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     """
     if facts.draws or not network.inputs or BY_DRAWS.get():
         return None
-    apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
-    roots = _roots(network.inputs, network.batch if apart else 0)
+    roots = _roots(network, facts)
     if roots is None:
         return None
     nodes = torch.empty(0, roots[0].shape[1], dtype=torch.float64)
@@ -133,7 +135,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
             continue
         parts = _with_errors(found)
         error = _error(parts)
-        if error <= spent.rtol * _AGREED:
+        if error <= spent.rtol * _AGREED or (kinked and count > 1 and error > _HOPELESS * spent.rtol):
             break
     # noise that is further off may move an output that is the same at all nodes
     if error > _ALLOWED * spent.rtol or (
@@ -185,14 +187,24 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     return outputs.with_moments(dict(zip(places, parts, strict=True)), predictives, last)
 
 
-def _roots(inputs: list[Moments], batch: int) -> list[Tensor] | None:
+def few_values(network: Network, spent: Accuracy, facts: Facts) -> list[InputNoise] | None:
+    """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer."""
+    roots = None if facts.draws or BY_DRAWS.get() else _roots(network, facts)
+    if not roots:
+        return None
+    values = zip(network.inputs, turned(roots, spent.seed), strict=True)
+    return [PointNoise(value, place, spent.seed, root) for place, (value, root) in enumerate(values)]
+
+
+def _roots(network: Network, facts: Facts) -> list[Tensor] | None:
     """The noise of each input as a map of the same few standard normal values; None where it is none or of many.
 
     Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.  Noise that is not normal is a
     function of such values, in float64: extreme probabilities are beyond float32.
     """
-    most, roots = max(_ORDERS), list[Tensor]()
-    for value in inputs:
+    apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
+    batch, most, roots = network.batch if apart else 0, max(_ORDERS), list[Tensor]()
+    for value in network.inputs:
         if value.mean.numel() == 0:
             return None
         examples, std = batch or 1, square_root(value.var)

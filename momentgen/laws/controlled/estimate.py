@@ -30,6 +30,7 @@ __all__ = [
     "estimated",
     "fitted",
     "left_out",
+    "tails",
     "with_reach",
     "with_unseen",
 ]
@@ -129,7 +130,7 @@ def estimated(rows: Rows) -> Estimate:
             ((std.square() + beyond * found.var).sqrt() - std) / 2
         )
         apart = found.residuals[count:]
-        square = apart.square().sum(0) / pairs.outputs.shape[1] * _tails(apart)
+        square = apart.square().sum(0) / pairs.outputs.shape[1] * tails(apart)
         mean_error = _shared(square, std.square(), max(_few(count), wider)).sqrt()
     return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
@@ -213,7 +214,7 @@ def _jackknife(products: Products, exact: Tensor, outputs_alone: bool) -> tuple[
     stds = (gamma.square() * exact + rest).sqrt()
     influence = stds.mean(0) - stds  # of each pair or group on the standard deviation
     square = (groups - 1) * influence.square().mean(0)
-    return square * _tails(influence) if outputs_alone else square, stds.mean(0)
+    return square * tails(influence) if outputs_alone else square, stds.mean(0)
 
 
 def left_out(rows: Rows, groups: int) -> list[Estimate]:
@@ -309,7 +310,7 @@ def away(values: Tensor, centre: Tensor) -> Tensor:
     return torch.where(centre.isinf() & (values == centre), 0, values - centre)
 
 
-def _tails(influence: Tensor) -> Tensor:
+def tails(influence: Tensor) -> Tensor:
     """By how much a square of an error is widened, of what each pair does to the estimate, which is 0 on average.
 
     It grows with the square of their skewness, as far as that is more than normal rows have.

@@ -13,7 +13,7 @@ from torch.utils.weak import WeakIdRef
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
-from momentgen.laws.controlled.cubature import by_cubature
+from momentgen.laws.controlled.cubature import by_cubature, few_values
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.network import Network
@@ -155,7 +155,7 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
             if not spent.max_rows:
                 found = linear_alone(network, facts)
             elif (found := by_cubature(network, spent, facts)) is None:
-                found = Answer(network, spent, facts).outputs()
+                found = Answer(network, spent, facts, few_values(network, spent, facts)).outputs()
             return found if common is None else each_by_itself(found)
         except OtherFactsError as other:  # anew, so that the next answer has the same bits
             vars(facts).update(other.facts)
