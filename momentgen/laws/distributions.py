@@ -13,7 +13,8 @@ import torch.distributions as td
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.numerics.root import matrix_root
+from momentgen.laws.numerics.root import balanced_root
+from momentgen.laws.numerics.student import student_quantile
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
 from momentgen.runtime.inputs import HALVES, least, readable
 
@@ -76,6 +77,8 @@ def _quantile(base: td.Distribution, probability: Tensor) -> Tensor:
     Raises:
         NotImplementedError: where it has neither, and where parameters need a gradient that bisection has not.
     """
+    if isinstance(base, td.StudentT) and not base.df.requires_grad:
+        return base.loc + base.scale * student_quantile(base.df, probability)
     try:
         return base.icdf(probability)
     except NotImplementedError:
@@ -259,7 +262,7 @@ def _expanded(x: Tensor, distribution: td.Distribution) -> td.Distribution:
 def _factor(covariance: Tensor, x: Tensor) -> Tensor:
     """A factor of the covariance of an example's values, flattened, of that of its events."""
     wide = covariance.float() if x.dtype in HALVES else covariance
-    root = matrix_root((wide + wide.mT) / 2)[0].to(x.dtype)
+    root = balanced_root((wide + wide.mT) / 2).to(x.dtype)
     if x.dim() == 1:
         return root
     blocks = root.expand(*x.shape[:-1], *root.shape[-2:]).reshape(len(x), -1, *root.shape[-2:])

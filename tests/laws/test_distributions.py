@@ -17,6 +17,7 @@ import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import InputError
 from momentgen.laws import listening
+from momentgen.laws.numerics.student import student_quantile
 from momentgen.nn.monte_carlo import monte_carlo
 
 CORRELATED = torch.tensor([[0.3, 0.1, 0.0], [0.1, 0.2, -0.1], [0.0, -0.1, 0.4]])
@@ -207,6 +208,14 @@ def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
         momentgen.convert(nn.Linear(3, 2).eval())(pytree.tree_map(Tensor.clone, x))
 
 
+@pytest.mark.parametrize("df", [1, 2.1, 3, 10, 149, 151, 1e6])
+def test_students_quantiles_are_right_far_out(df: float) -> None:
+    z = torch.linspace(-8, 8, 33, dtype=torch.float64)
+    found = student_quantile(torch.tensor(df, dtype=torch.float64), torch.special.ndtr(z))
+    exact = torch.from_numpy(stats.t.ppf(torch.special.ndtr(z).numpy(), df))
+    torch.testing.assert_close(found, exact, rtol=2e-6, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("distribution", "exact"),
     [
@@ -215,6 +224,7 @@ def test_a_distribution_that_a_pytree_has_lost_is_no_normal_one() -> None:
         (td.Laplace(0.0, 0.1), stats.laplace(0, 0.1)),
         (td.Uniform(-0.2, 0.3), stats.uniform(-0.2, 0.5)),
         (td.LogNormal(-2.0, 0.3), stats.lognorm(0.3, scale=math.exp(-2))),
+        (td.StudentT(9.0, 0.0, 0.1), stats.t(9, 0, 0.1)),
     ],
     ids=lambda one: type(one).__name__,
 )

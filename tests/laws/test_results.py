@@ -12,6 +12,7 @@ from torch import nn
 import momentgen
 from momentgen import Moments, convert, noisy, propagate
 from momentgen.errors import InputError
+from momentgen.inference import MeanField, randomise
 from momentgen.laws import notes as notes_of_calls
 from momentgen.runtime import JointMoments
 
@@ -139,3 +140,43 @@ def test_nan_draws_and_the_end_of_rows_warn_once(function: Any, said: str, monke
 def test_moments_of_moments_know_their_shape() -> None:
     x = JointMoments.of(torch.zeros(2), torch.ones(2), torch.eye(2))
     assert (x.shape, x.dtype, x.device) == ((2,), torch.float32, torch.device("cpu"))
+
+
+def test_what_an_argument_is_off_by_is_in_the_errors_of_what_follows() -> None:
+    off, mean_off = [], []
+    for seed in range(60):
+        first = propagate(
+            lambda x: x.square().sum(-1), noisy(torch.ones(1, 6, dtype=torch.float64), std=0.5), seed=seed
+        )
+        then = propagate(lambda y: 2 * y, first, seed=seed)
+        off.append(float((then.std - 2 * (6 * (4 * 0.25 + 2 * 0.0625)) ** 0.5) / then.std_error))
+        mean_off.append(float((then.mean - 15) / then.mean_error))
+        assert any("which the errors of σ and mean count" in note for note in then.notes)
+    for z in map(torch.tensor, (off, mean_off)):
+        assert (z.abs() <= 2).double().mean() >= 0.88
+        assert z.square().mean() < 1.3**2
+
+
+def test_a_function_that_joins_examples_of_a_result_that_share_weights_warns(recwarn: pytest.WarningsRecorder) -> None:
+    net = randomise(nn.Linear(4, 1), MeanField(std=0.3)).eval()
+    with torch.no_grad(), notes_of_calls.listening() as said:
+        propagate(lambda y: 2 * y, net(torch.ones(8, 4)))
+        assert not any("share noise" in note for note in said)
+        propagate(lambda y: y.mean(0), net(torch.ones(8, 4)))
+    assert any("share noise" in note for note in said)
+
+
+@pytest.mark.parametrize("count", [3, 5, 70])
+def test_correlated_values_that_are_mapped_one_by_one_have_the_covariance_of_their_images(count: int) -> None:
+    covariance = 0.1 * torch.eye(count, dtype=torch.float64) + 0.05
+    out = propagate(lambda x: 3 * x, noisy(torch.arange(float(count), dtype=torch.float64), cov=covariance))
+    torch.testing.assert_close(out.covariance, 9 * covariance, rtol=1e-5, atol=1e-9)
+
+
+def test_a_small_variance_beside_large_ones_keeps_its_digits() -> None:
+    std = torch.tensor([1e-6, 1.0, 1e6], dtype=torch.float64)
+    correlation = torch.tensor([[1.0, 0.9, -0.5], [0.9, 1.0, -0.3], [-0.5, -0.3, 1.0]], dtype=torch.float64)
+    x = noisy(torch.zeros(1, 3, dtype=torch.float64), cov=std[:, None] * correlation * std)
+    out = propagate(lambda x: x + 0, x)
+    torch.testing.assert_close(out.std[0], std, rtol=1e-10, atol=0)
+    torch.testing.assert_close(propagate(lambda x: x.div(std).sum(-1), x).var[0], correlation.sum())

@@ -43,6 +43,8 @@ _ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
 _INTERVALS: Final = (13, 21, 34, 55, 89)
 #: how many standard deviations they cover on either side
 _REACH: Final = 7.0
+#: the probability of what is beyond them, times what Student's t to a power of nearly its degrees of freedom has there
+_BEYOND: Final = 10 * math.erfc(_REACH / math.sqrt(2))
 #: part of the error asked for at which rules in turn agree: further ones cost little, and each is far nearer
 _AGREED: Final = 0.1
 #: so many times their difference may be the error of two rules, as they may agree by chance
@@ -134,6 +136,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
         if len(found) < 2:
             continue
         parts = _with_errors(found)
+        if count == 1 and not all(value.noise is None for value in network.inputs):
+            parts = list(map(_with_tails, parts, map(outputs.of, places)))
         error = _error(parts)
         if error <= spent.rtol * _AGREED or (kinked and count > 1 and error > _HOPELESS * spent.rtol):
             break
@@ -190,7 +194,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
 def few_values(network: Network, spent: Accuracy, facts: Facts) -> list[InputNoise] | None:
     """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer."""
     roots = None if facts.draws or BY_DRAWS.get() else _roots(network, facts)
-    if not roots:
+    if not roots or not roots[0].shape[1]:
         return None
     values = zip(network.inputs, turned(roots, spent.seed), strict=True)
     return [PointNoise(value, place, spent.seed, root) for place, (value, root) in enumerate(values)]
@@ -325,6 +329,14 @@ def _error(parts: list[Estimate]) -> float:
             if share.numel():
                 worst = max(worst, float(torch.where(counted, share, 0).amax(-1).double().quantile(_EXAMPLES)))
     return worst
+
+
+def _with_tails(part: Estimate, outputs: Tensor) -> Estimate:
+    """With errors of σ that count what noise with heavy tails does beyond the nodes, as the values at the ends tell."""
+    with torch.no_grad():
+        beyond = _BEYOND * (outputs.amax(0) - part.mean).maximum(part.mean - outputs.amin(0)).square()
+        tail = torch.where(part.std > 0, beyond / torch.where(part.std > 0, 2 * part.std, 1), 0)
+        return part._replace(std_error=part.std_error.maximum(tail))
 
 
 def _rounded(part: Estimate) -> Estimate:

@@ -144,6 +144,7 @@ def facts_of(network: Network, seed: int, anew: bool = False) -> Facts:
         *[(tuple(leaf.shape), leaf.dtype) for leaf in network.leaves if isinstance(leaf, Tensor)],
         *network.settings,
         network.device,
+        network.spans_examples,
     )
     if isinstance(where, nn.Module):
         settings = (value for part in where.modules() for value in vars(part).values())
@@ -219,6 +220,8 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
             continue  # a network may refuse what is far off
         if not all(_stay(base, expected, one, changed, batch) for one, changed in zip(found, changes, strict=True)):
             return facts
+    if network.spans_examples:  # their noise is correlated, though the network keeps them apart
+        return facts
     flags = [_has_batch(leaf, batch) for leaf in base]
     facts.by_example = flags if any(flags) else []
     if all(flags) and flags and not facts.depends and _transparent(network.where):

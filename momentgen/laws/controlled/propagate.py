@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import by_cubature, few_values
 from momentgen.laws.controlled.facts import Facts, close, facts_of
-from momentgen.laws.controlled.indexed import each_by_itself
+from momentgen.laws.controlled.indexed import EachExample, each_by_itself
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
 from momentgen.laws.controlled.state import OtherFactsError
@@ -41,6 +42,8 @@ _OF_OUTPUTS: Final = 24
 #: bytes of a call where the user asks for none: so many, and so many times those of a plain call at least
 _LEAST: Final = 2**28
 _PLAIN: Final = 8
+#: part of σ that an argument's errors may be without a word
+_WELL_KNOWN: Final = 1e-3
 #: how many of its widest tensor a plain call holds
 _WIDEST: Final = 3
 
@@ -58,12 +61,39 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         UnsupportedError: within a transform of ``torch.func``, which has no random numbers and no autograd of its own.
     """
     with one_thread(), overheard() as notes:
-        origins = _origins(leaves_of((args, kwargs)))
+        given = leaves_of((args, kwargs))
+        origins, (std_share, mean_share) = _origins(given), _shares_of_errors(given)
+        if max(std_share, mean_share) > _WELL_KNOWN:
+            note(
+                f"controlled: an argument is a result that is known to {std_share:.1%}, which the errors of σ and mean "
+                "count; those of quantiles and probabilities do not"
+            )
         found = _propagated(where, forward, args, kwargs)
     for leaf in leaves_of(found):
         if isinstance(leaf, JointMoments):
             leaf._notes, leaf._origins = tuple(notes), origins
+            if leaf._errors is not None and (std_share or mean_share):
+                std, (std_error, mean_error, rows) = leaf.std.detach(), leaf._errors
+                leaf._errors = std_error.hypot(std_share * std), mean_error.hypot(mean_share * std), rows
     return found
+
+
+def _shares_of_errors(leaves: list[Any]) -> tuple[float, float]:
+    """Errors of σ and of the mean of arguments that are results, as parts of their σ, root mean squares.
+
+    What they make of the answer's is the same part of it, as of a sum of such values.
+    """
+    shares = [0.0, 0.0]
+    for leaf in {id(leaf): leaf for leaf in leaves if isinstance(leaf, JointMoments)}.values():
+        if leaf._errors is None:
+            continue
+        std = leaf.std.detach()
+        for kind, error in enumerate(leaf._errors[:2]):
+            known = (std > 0) & error.isfinite()
+            if bool(known.any()):
+                share = float((error[known] / std[known]).double().square().mean().sqrt())
+                shares[kind] = math.hypot(shares[kind], share)
+    return shares[0], shares[1]
 
 
 def _origins(leaves: list[Any]) -> frozenset[Any]:
@@ -142,6 +172,14 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
     Where examples are not independent, ``common`` answers, in which they have noise in common.
     """
     facts = facts_of(network, spent.seed)
+    if any(
+        isinstance(one, JointMoments) and isinstance(one._predictive, EachExample) for one in network.inputs
+    ) and not (facts.by_example and all(facts.by_example)):
+        note_and_warn(
+            "examples of a result that share noise",
+            "controlled: an argument is a result whose examples share noise, as that of random weights, and the "
+            "function joins them; they count as independent. Put both steps into one function",
+        )
     while True:  # each of these is learnt once
         if common is not None and not (facts.by_example and all(facts.by_example)):
             return _answered(common, spent)
