@@ -260,6 +260,8 @@ class JointMoments(Moments, Predicted):
     _made: Any = None
     #: the noise that made it, of its call and of those before, by weak references to its mean and variance
     _origins: frozenset[Any] = frozenset()
+    #: whether its network drew noise of its own, as random weights
+    _drawn: bool = False
     #: whether some variance has too few digits for its root, and whether one is 0 or infinite; None before anyone asks
     _beyond: tuple[bool, bool] | None = None
 
@@ -324,6 +326,9 @@ class JointMoments(Moments, Predicted):
         factor = indexed(self.factor, mean.shape, place)
         mean, var = mean[place], var[place]
         found = self._with(JointMoments.of(mean, var, factor), lambda part: part[place])
+        first = place[0] if isinstance(place, tuple) and place else place
+        if self.factor.dim() == 3 and not (first is Ellipsis or (isinstance(first, slice) and first == slice(None))):
+            found._origins = frozenset()  # other examples may go beside these, and have noise of their own
         found._predictive = None if self._predictive is None else self._predictive.at(place)
         return found
 
@@ -349,7 +354,7 @@ class JointMoments(Moments, Predicted):
         """Moments made of these, with a change of the errors and the same notes."""
         if self._errors is not None:
             made = made.with_errors(change(self._errors[0]), change(self._errors[1]), self._errors[2])
-        made._notes = self._notes
+        made._notes, made._origins = self._notes, self._origins
         return made
 
     @property

@@ -157,13 +157,25 @@ def test_what_an_argument_is_off_by_is_in_the_errors_of_what_follows() -> None:
         assert z.square().mean() < 1.3**2
 
 
-def test_a_function_that_joins_examples_of_a_result_that_share_weights_warns(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_function_that_joins_examples_of_a_result_that_share_weights_is_refused() -> None:
     net = randomise(nn.Linear(4, 1), MeanField(std=0.3)).eval()
-    with torch.no_grad(), notes_of_calls.listening() as said:
-        propagate(lambda y: 2 * y, net(torch.ones(8, 4)))
-        assert not any("share noise" in note for note in said)
-        propagate(lambda y: y.mean(0), net(torch.ones(8, 4)))
-    assert any("share noise" in note for note in said)
+    with torch.no_grad():
+        out = net(torch.ones(8, 4))
+        assert propagate(lambda y: 2 * y, out).std.shape == (8, 1)
+        with pytest.raises(InputError, match=r"share noise.*momentgen\.propagate"):
+            propagate(lambda y: y.mean(0), out)
+        assert propagate(lambda y: y.mean(0), noisy(out.mean, var=out.var)).std < out.std[0]
+
+
+def test_parts_of_one_result_are_said_to_have_noise_in_common() -> None:
+    out = propagate(lambda x: torch.stack([x[:, 0], x.sum(-1)], -1), noisy(torch.zeros(4, 2), std=1.0))
+    for parts, said in (((out[:, 1], out[:, 0]), True), ((out[0], out[1]), False)):
+        found = propagate(lambda a, b: a - b, *parts)
+        assert any("also in another argument" in note for note in found.notes) is said
+    net = randomise(nn.Linear(4, 1), MeanField(std=0.3)).eval()
+    with torch.no_grad():
+        found = propagate(lambda a, b: a - b, net(torch.ones(1, 4)), net(torch.ones(1, 4)))
+    assert any("also in another argument" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("count", [3, 5, 70])

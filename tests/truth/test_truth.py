@@ -176,3 +176,21 @@ def test_one_covariance_of_a_whole_input_without_a_batch(memory: int | None) -> 
     var = covariance.diagonal()
     torch.testing.assert_close(out.mean, mean.square() + var, rtol=1e-6, atol=0)
     torch.testing.assert_close(out.std, (2 * var.square() + 4 * mean.square() * var).sqrt(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("count", [4, 8, 20])
+def test_outputs_that_err_together_do_not_tell_of_each_other(count: int, batch: bool) -> None:
+    """Partial sums of squares: 16 draws of a few values would state an error that is far too small."""
+    off = []
+    for seed in range(30):
+        generator = torch.Generator().manual_seed(seed)
+        mean = torch.randn(count, generator=generator, dtype=torch.float64)
+        std = 0.1 + 0.4 * torch.rand(count, generator=generator, dtype=torch.float64)
+        x = noisy(mean[None], std=std[None]) if batch else noisy(mean, std=std)
+        out = momentgen.propagate(lambda x: x.square().cumsum(-1), x, seed=seed)
+        exact = (2 * std**4 + 4 * mean**2 * std**2).cumsum(0).sqrt()
+        off.append(((out.std - exact) / out.std_error).reshape(-1))
+    z = torch.cat(off)
+    assert (z.abs() <= 2).double().mean() >= 0.9, z
+    assert z.square().mean().sqrt() <= 1.5, z

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.controlled.estimate import Estimate, Rows, estimated, with_reach, with_unseen
+from momentgen.laws.controlled.estimate import Estimate, Rows, apart_from_others, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
@@ -24,7 +24,7 @@ from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
 from momentgen.laws.methods import Accuracy
-from momentgen.laws.nests import flattened
+from momentgen.laws.nests import flattened, leaves_of
 from momentgen.laws.notes import note, note_and_warn
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
@@ -91,7 +91,7 @@ class Answer:
         if any(part.fresh for part in self._linear.values()):
             runs.further(min(BLOCK, most - len(self._outputs)))
         if state.curved:
-            alone = sum(rows.outputs[0].numel() for rows in map(self._rows, self._linear)) < _ALONE
+            alone = sum(map(self._apart, self._linear)) < _ALONE
             alone_rows = _FEW if self._points else 2 * BLOCK
             least = max(self._facts.free if self._facts.most > 1 else 0, alone_rows if alone else 0)
             runs.further(min(least, most) - len(self._outputs))
@@ -113,13 +113,24 @@ class Answer:
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))
         found = self._outputs.with_moments(estimates, {place: self._predictive(place) for place in self._linear})
-        # what the network draws, as its weights, may be common to all examples
-        return each_by_itself(found) if runs.draws else found
+        if not runs.draws:
+            return found
+        for leaf in leaves_of(found):
+            if isinstance(leaf, JointMoments):
+                leaf._drawn = True
+        return each_by_itself(found)  # what the network draws, as its weights, may be common to all examples
 
     def _rows(self, place: int, part: slice = slice(None)) -> Rows:
         """What is known of an output's examples."""
         outputs, linear = self._outputs.of(place), self._linear[place]
         return Rows(outputs[:, part], linear.of(len(outputs))[:, part], linear.root[part], linear.fresh)
+
+    def _apart(self, place: int) -> float:
+        """How many numbers of an output err by themselves, in all examples."""
+        rows = self._rows(place)
+        with torch.no_grad():
+            rest = rows.outputs - rows.linear
+            return float(apart_from_others(rest - rest.mean(0)).sum())
 
     def _predictive(self, place: int) -> OfOutput:
         """The distribution of an output, by the rows so far and those that are asked for later."""

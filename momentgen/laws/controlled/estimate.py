@@ -26,6 +26,7 @@ __all__ = [
     "Estimate",
     "Fitted",
     "Rows",
+    "apart_from_others",
     "away",
     "estimated",
     "fitted",
@@ -42,6 +43,8 @@ _WILD: Final = 1e3
 _TAILS: Final = 10.0
 #: kurtosis, less 1, of remainders that few pairs know least; pairs from which on the jackknife tells more of them
 _SQUARES, _KNOWN = 12.0, 32
+#: rows that tell which outputs err together
+_ENOUGH: Final = 64
 #: square of the skewness of a pair's sum of two squares of normal values
 _NORMAL: Final = 4.0
 #: how much larger the error of what outputs have in common is than its square says, which few groups and outputs tell
@@ -125,13 +128,13 @@ def estimated(rows: Rows) -> Estimate:
     with torch.no_grad():
         count = found.products.count
         std = found.factor.square().sum(-2).sqrt()
-        beyond, wider = _unlucky(count, std.shape[-1])
+        beyond, wider = _unlucky(count, apart_from_others(found.residuals))
         std_error = _std_error(found.products, found.exact, std).maximum(
             ((std.square() + beyond * found.var).sqrt() - std) / 2
         )
         apart = found.residuals[count:]
         square = apart.square().sum(0) / pairs.outputs.shape[1] * tails(apart)
-        mean_error = _shared(square, std.square(), max(_few(count), wider)).sqrt()
+        mean_error = _shared(square, std.square(), wider.clamp_min(_few(count))).sqrt()
     return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
 
@@ -320,18 +323,34 @@ def tails(influence: Tensor) -> Tensor:
     return 1 + _TAILS * (cube.square() - _NORMAL / (len(influence) + _NORMAL)).clamp_min(0)
 
 
-def _unlucky(pairs: int, outputs: int) -> tuple[float, float]:
+def apart_from_others(residuals: Tensor) -> Tensor:
+    """How many outputs of an example err by themselves, shape ``(batch, 1)``: K²/|C|², with C the correlations.
+
+    Sums of the same values, as partial sums, err together.  What chance adds to |C|² is left out.
+
+    Args:
+        residuals: of each row, shape ``(rows, batch, K)``, 0 on average.
+    """
+    residuals = residuals[:: max(len(residuals) // _ENOUGH, 1)]
+    size = norms(residuals.movedim(0, 1))
+    unit = torch.where(size > 0, residuals / torch.where(size > 0, size, 1), 0).movedim(0, 1)
+    count = (size > 0).sum(-1, keepdim=True).clamp_min(1).to(size.dtype)
+    square = (unit @ unit.mT).square().sum((1, 2))[:, None] - (count.square() - count) / len(residuals)
+    return count.square() / square.maximum(count)
+
+
+def _unlucky(pairs: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """By how much more a remainder's *variance* may be than few pairs say, and by what squares of errors are widened.
 
     Squares of normal values, and what is near them, are usually smaller than on average.  So pairs that met no large
     one say too little of the remainder, and of its error too.  As many degrees of freedom as such pairs have bound it
     at a confidence of 97.5 % (Wilson & Hilferty 1931).  Of more pairs the jackknife knows it, and outputs tell of each
-    other.
+    other, as many of an example as :func:`apart_from_others` says.
     """
     freedom, normal = 2 * pairs * outputs / _SQUARES, 1.96
-    lowest = max(1 - 2 / (9 * freedom) - normal * (2 / (9 * freedom)) ** 0.5, 0.2) ** 3
-    student = 1 + (normal**2 + 1) / (4 * freedom) + (5 * normal**4 + 16 * normal**2 + 3) / (96 * freedom**2)
-    return (1 / lowest - 1) * min(1, _KNOWN / pairs) / outputs, student**2
+    lowest = (1 - 2 / (9 * freedom) - normal * (2 / (9 * freedom)).sqrt()).clamp_min(0.2).pow(3)
+    student = 1 + (normal**2 + 1) / (4 * freedom) + (5 * normal**4 + 16 * normal**2 + 3) / (96 * freedom.square())
+    return (1 / lowest - 1) * min(1, _KNOWN / pairs) / outputs, student.square()
 
 
 def _few(pairs: int) -> float:
@@ -339,7 +358,7 @@ def _few(pairs: int) -> float:
     return (pairs - 1) / max(pairs - 3, 1)
 
 
-def _shared(square: Tensor, var: Tensor, few: float) -> Tensor:
+def _shared(square: Tensor, var: Tensor, few: Tensor | float) -> Tensor:
     """Squares of errors from few pairs, which do not know them well: one that met no rare event states 0.
 
     Half of each is the average of the example's outputs, as shares of their *variances*, and the other half its own,

@@ -14,7 +14,7 @@ from momentgen.laws.nests import leaves_of
 from momentgen.runtime import JointMoments
 from momentgen.runtime.predicted import Estimated, Interval
 
-__all__ = ["Distribution", "EachExample", "Indexed", "each_by_itself", "of_each"]
+__all__ = ["Distribution", "Indexed", "each_by_itself", "of_each", "shares_noise"]
 
 #: draws that tell whether an event is of one example
 _DRAWS: Final = 64
@@ -76,7 +76,7 @@ class Indexed:
         return Indexed(self, place)
 
 
-class EachExample(Indexed):
+class _EachExample(Indexed):
     """The same of examples that share noise, each by itself: nothing is known of how draws of several go together."""
 
     def __init__(self, of: Any) -> None:
@@ -111,7 +111,7 @@ class EachExample(Indexed):
     def at(self, place: Any) -> Any:
         """The same of some examples; of one that of the network."""
         first = place[0] if isinstance(place, tuple) else place
-        return self._of.at(place) if isinstance(first, int) else EachExample(self._of.at(place))
+        return self._of.at(place) if isinstance(first, int) else _EachExample(self._of.at(place))
 
 
 def _refusal(name: str, instead: str) -> InputError:
@@ -126,8 +126,13 @@ def each_by_itself(found: Any) -> Any:
     for leaf in leaves_of(found):
         several = isinstance(leaf, JointMoments) and leaf.factor.dim() == 3 and len(leaf.mean) > 1
         if several and leaf._predictive is not None:
-            leaf._predictive = EachExample(leaf._predictive)
+            leaf._predictive = _EachExample(leaf._predictive)
     return found
+
+
+def shares_noise(value: JointMoments) -> bool:
+    """Whether it is a result of several examples that share noise."""
+    return isinstance(value._predictive, _EachExample)
 
 
 class Distribution(td.Distribution):

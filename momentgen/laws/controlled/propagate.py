@@ -16,7 +16,7 @@ from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import by_cubature, few_values
 from momentgen.laws.controlled.facts import Facts, close, facts_of
-from momentgen.laws.controlled.indexed import EachExample, each_by_itself
+from momentgen.laws.controlled.indexed import each_by_itself, shares_noise
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
 from momentgen.laws.controlled.state import OtherFactsError
@@ -71,7 +71,7 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         found = _propagated(where, forward, args, kwargs)
     for leaf in leaves_of(found):
         if isinstance(leaf, JointMoments):
-            leaf._notes, leaf._origins = tuple(notes), origins
+            leaf._notes, leaf._origins = tuple(notes), origins | ({(WeakIdRef(where),)} if leaf._drawn else set())
             if leaf._errors is not None and (std_share or mean_share):
                 std, (std_error, mean_error, rows) = leaf.std.detach(), leaf._errors
                 leaf._errors = std_error.hypot(std_share * std), mean_error.hypot(mean_share * std), rows
@@ -99,7 +99,8 @@ def _shares_of_errors(leaves: list[Any]) -> tuple[float, float]:
 def _origins(leaves: list[Any]) -> frozenset[Any]:
     """The noise behind the arguments that is still held by someone; a note where two arguments have some in common.
 
-    Noise is known by its mean and variance, a pair of tensors, of which a long chain of calls must not keep all.
+    Noise is known by its mean and variance, a pair of tensors, of which a long chain of calls must not keep all.  Parts
+    of one result have its noise in common, though nobody may hold that any more.
     """
     values = {tuple(map(WeakIdRef, tuple.__iter__(leaf))): leaf for leaf in leaves if isinstance(leaf, Moments)}
     met = set(values)
@@ -108,11 +109,11 @@ def _origins(leaves: list[Any]) -> frozenset[Any]:
         if not met.isdisjoint(origins):
             note_and_warn(
                 "noise in common with a result",
-                "controlled: an argument is the result of a call whose noise is also in another argument; they count "
-                "as independent. Put both steps into one function, or make the calls within momentgen.joint()",
+                "controlled: an argument is the result of a call whose noise, or whose network's, is also in another "
+                "argument; they count as independent. Put both steps into one function",
             )
-        met.update(source for source in origins if all(part() is not None for part in source))
-    return frozenset(met)
+        met |= origins
+    return frozenset(source for source in met if all(part() is not None for part in source))
 
 
 def _propagated(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -172,13 +173,12 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
     Where examples are not independent, ``common`` answers, in which they have noise in common.
     """
     facts = facts_of(network, spent.seed)
-    if any(
-        isinstance(one, JointMoments) and isinstance(one._predictive, EachExample) for one in network.inputs
-    ) and not (facts.by_example and all(facts.by_example)):
-        note_and_warn(
-            "examples of a result that share noise",
-            "controlled: an argument is a result whose examples share noise, as that of random weights, and the "
-            "function joins them; they count as independent. Put both steps into one function",
+    joined = not (facts.by_example and all(facts.by_example))
+    if joined and any(isinstance(one, JointMoments) and shares_noise(one) for one in network.inputs):
+        raise InputError(
+            f"{type(network.where).__name__}: expected examples that are independent, for the function joins them, "
+            "got a result whose examples share noise, as that of random weights. Put both steps into one function, "
+            "momentgen.propagate(lambda x: f(net(x)), x). Where they share none, momentgen.noisy(out.mean, var=out.var)"
         )
     while True:  # each of these is learnt once
         if common is not None and not (facts.by_example and all(facts.by_example)):

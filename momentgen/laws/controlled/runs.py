@@ -283,10 +283,11 @@ def reach(runs: Runs) -> dict[int, Tensor]:
             values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
             return noise.value.mean + _FAR * (values - noise.value.mean)
 
-        return Given(noise.value, noise.place, at, BLOCK)
+        return Given(noise.value, noise.place, at, len(runs.outputs))
 
     larger = Runs(runs.network, runs.facts, list(map(far, runs.noise)), runs.logits, records=False)
-    size, count = runs.facts.together(runs.network, runs.noise, BLOCK), min(BLOCK, len(runs.outputs))
+    size = runs.facts.together(runs.network, runs.noise, BLOCK)
+    count = min(max(BLOCK, runs.facts.free if runs.facts.most > 1 else 0), len(runs.outputs))
     try:
         with torch.no_grad():
             outputs = larger.all(count, size)
