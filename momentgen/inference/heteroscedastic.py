@@ -17,7 +17,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Gaussian, Likelihood
-from momentgen.inference.normal_expectations import at_nodes, mean_log_ndtr
+from momentgen.inference.normal_expectations import at_nodes, log_ndtr, mean_at_nodes
 from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
@@ -74,7 +74,7 @@ class HeteroscedasticGaussian(Likelihood):
         means = mean[..., None] + slope[..., None] * (heads - g[..., None])
         total = (var - slope * covariance).clamp_min(0)[..., None] + heads.exp()
         logs = -0.5 * (_LOG_2_PI + total.log() + (y[..., None] - means).square() / total)
-        return (logs + weights.log()).logsumexp(-1).sum(-1)
+        return (logs + weights.log()).logsumexp(-1).sum(-1).to(mean.dtype)
 
     def expected(self, output: Moments | Tensor) -> Moments:
         return self._heads("expected", output)[0]
@@ -106,7 +106,7 @@ class Censored(_Told):
     """Numbers with normal noise, of which some are known as bounds only; logarithms of survival times, for example.
 
     Observations are of shape ``(..., 2k)``: k values, then a number for each.  It is 0 where the value was seen, 1
-    where the true one is larger, and -1 where it is smaller.  All terms are exact.
+    where the true one is larger, and -1 where it is smaller.
 
     Arguments are those of :class:`Gaussian`; the noise is no Gamma.
 
@@ -125,7 +125,8 @@ class Censored(_Told):
         mean, var = self._moments("expected_log_prob", output)
         (y, side), noise = self._split(y, mean.shape), self._noise(self.var, mean)
         seen = -0.5 * (_LOG_2_PI + noise.log() + ((y - mean).square() + var) / noise)
-        return torch.where(side == 0, seen, mean_log_ndtr(side * (mean - y) / noise.sqrt(), var / noise)).sum(-1)
+        beyond = mean_at_nodes(log_ndtr, side * (mean - y) / noise.sqrt(), var / noise)
+        return torch.where(side == 0, seen, beyond).sum(-1)
 
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         mean, var = self._moments("log_z", self._independent(output))
