@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import mpmath as mp
 import pytest
 import torch
 
 from momentgen.inference.adf import DensityFilter
-from momentgen.inference.adf.evidence import (
-    KnownNoise,
-    ProbitLabels,
-    SampledSoftmax,
-    SoftmaxBound,
-    output_model,
-)
 from momentgen.inference.adf.gamma import PriorFactors, match_gamma
-from momentgen.inference.adf.network import pbp_step, propagate, unflatten
-from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Probit
+from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
 from momentgen.runtime import Moments
 
 X, START = 0.7, (4.0, 3.0)
@@ -61,6 +54,25 @@ def log_z_by_quadrature(likelihood, y, mean, var):
     return mp.log(normal_expectation(density(likelihood, y), *output_by_quadrature(mean, var)))
 
 
+def evidence(likelihood: Likelihood, mean, var, y, draws=None, samples: int = 1) -> list[torch.Tensor]:
+    """What ``filter.c`` has of outputs ``(n, k)``: log Z, its derivatives by mean and var, and twice by the mean.
+
+    Read off the steps that PBP and EBP make of the bias of a linear network whose feature is 0.
+    """
+    (n, outputs), found = mean.shape, []
+    for rule in ("pbp", "ebp"):
+        net = DensityFilter((1, outputs), likelihood, rule=rule, replicates=n, samples=samples)
+        before = [math.sqrt(2) * mean, 2 * var]
+        for part, value in zip(net.weights, before, strict=True):
+            part[:, outputs:] = value
+        log_z = net.update(torch.zeros(1, 1, 1), y.reshape(n, 1, *y.shape[1:]), draws)
+        assert net.skipped[:, 0].sum() == 0
+        by_mean, by_var = (part[:, outputs:] - old for part, old in zip(net.weights, before, strict=True))
+        by_mean, by_var = by_mean / before[1], by_var / before[1] ** 2
+        found += [log_z[:, 0], math.sqrt(2) * by_mean, by_var + by_mean**2, 2 * by_var]
+    return [*found[:3], found[7]]
+
+
 def one_unit(likelihood) -> DensityFilter:
     net = DensityFilter((1, 1, 1), likelihood)
     net.weights.mean.copy_(torch.tensor([MEAN], dtype=torch.float64))
@@ -79,7 +91,7 @@ CASES = [
 
 @pytest.mark.parametrize(("likelihood", "y"), CASES)
 def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likelihood, y) -> None:
-    """For C and torch, in every weight's mean and variance, to 1e-10."""
+    """In every weight's mean and variance, to 1e-10."""
     with mp.workdps(20):
         point, step = [mp.mpf(value) for value in (*MEAN, *VAR)], mp.mpf(10) ** -6
 
@@ -89,20 +101,7 @@ def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likeliho
 
         truth = log_z()
         slopes = [(log_z(place, step) - log_z(place, -step)) / (2 * step) for place in range(8)]
-    net = one_unit(likelihood)
-    layers = [unflatten(part, net.sizes) for part in net.weights]
-    trace = propagate(*layers, torch.full((1, 1, 1), X, dtype=torch.float64))
-    model = output_model(likelihood, 1)
-    target = model.targets(torch.tensor([[float(y)]], dtype=torch.float64), 1)[:, 0]
-    found = model(*(part[:, 0] for part in trace.outputs[-1]), target, net.noise, None)
-    assert found.log_z.item() == pytest.approx(float(truth), rel=1e-10, abs=1e-10)
-    step = pbp_step(*layers, trace, found.by_mean[:, None], found.by_var[:, None])
-    moves = [torch.cat([part.flatten() for part in parts]) for parts in step]
-    by_mean = moves[0] / torch.tensor(VAR, dtype=torch.float64)
-    by_var = (moves[1] / torch.tensor(VAR, dtype=torch.float64) ** 2 + by_mean**2) / 2
     expected = torch.tensor([float(slope) for slope in slopes], dtype=torch.float64)
-    torch.testing.assert_close(by_mean, expected[:4], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(by_var, expected[4:], rtol=1e-10, atol=1e-10)
     compiled = one_unit(likelihood)
     log_z_compiled = compiled.update(
         torch.full((1, 1, 1), X, dtype=torch.float64), torch.tensor([[float(y)]], dtype=torch.float64)
@@ -182,24 +181,24 @@ def test_a_gamma_law_without_tilted_moments_stays() -> None:
 
 @pytest.mark.parametrize("y", [0, 1, 2])
 def test_the_bound_is_below_log_z_and_is_the_log_of_the_expected_denominator(y) -> None:
-    mean, var = torch.tensor([[0.5, -1.0, 0.2]]).double(), torch.tensor([[0.3, 1.2, 0.6]]).double()
-    found = SoftmaxBound()(mean, var, torch.tensor([[float(y)]]), torch.ones(1, 2), None)
+    mean, var = torch.tensor([[0.5, -1.0, 0.2]]).double(), torch.tensor([[0.3, 0.6, 0.1]]).double()
+    found = evidence(Categorical("bound"), mean, var, torch.tensor([y]))[0].item()
     with mp.workdps(20):
         expected = sum(
             normal_expectation(mp.exp, mp.mpf(m), mp.mpf(v))
             for m, v in zip(mean[0].tolist(), var[0].tolist(), strict=True)
         )
-        assert found.log_z.item() == pytest.approx(float(mean[0, y].item() - mp.log(expected)), rel=1e-12)
+        assert found == pytest.approx(float(mean[0, y].item() - mp.log(expected)), rel=1e-12)
     drawn = mean + var.sqrt() * torch.randn(100_000, 3, generator=torch.Generator().manual_seed(0)).double()
     probabilities = drawn.softmax(1)[:, y]
     log_z = probabilities.mean().log().item()
     error = (probabilities.std() / probabilities.mean()).item() / 100_000**0.5
-    assert found.log_z.item() < log_z - 5 * error
+    assert found < log_z - 5 * error
 
 
 def test_sampled_log_z_and_its_derivatives_are_those_of_quadrature_for_two_classes() -> None:
     """p(0 | f) is a logistic function of f0 − f1, so that one integral has it."""
-    mean, var, samples, repeats = (0.4, -0.8), (1.5, 0.7), 5000, 100
+    mean, var, samples, repeats = (0.4, -0.8), (0.6, 0.3), 5000, 100
     with mp.workdps(15):
 
         def log_z(m0, v0):
@@ -207,12 +206,10 @@ def test_sampled_log_z_and_its_derivatives_are_those_of_quadrature_for_two_class
 
         point = mp.mpf(mean[0]), mp.mpf(var[0])
         truth = [log_z(*point), *(mp.diff(log_z, point, order) for order in ((1, 0), (0, 1), (2, 0)))]
-    draws = torch.randn(repeats, samples, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draws = torch.randn(repeats, 1, samples, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     given = (torch.tensor([value], dtype=torch.float64).expand(repeats, 2) for value in (mean, var))
-    found = SampledSoftmax(samples)(*given, torch.zeros(repeats, 1), torch.ones(repeats, 2), draws)
-    for value, estimates in zip(
-        truth, (found.log_z, found.by_mean[:, 0], found.by_var[:, 0], found.curvature[:, 0]), strict=True
-    ):
+    found = evidence(Categorical(), *given, torch.zeros(repeats), draws, samples)
+    for value, estimates in zip(truth, (found[0], *(part[:, 0] for part in found[1:])), strict=True):
         # The log of a mean and a quotient of means are biased by about 1/samples of their variance.
         error = (estimates.std() / repeats**0.5).item()
         assert abs(estimates.mean().item() - float(value)) < 5 * error + 2 * estimates.var().item()
@@ -224,15 +221,16 @@ def test_few_samples_give_the_derivatives_of_the_expected_log_of_their_mean(samp
     repeats = 40_000
     draws = torch.randn(repeats, samples, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     mean = torch.tensor([[0.4, -0.8, 0.1]], dtype=torch.float64).expand(repeats, 3).clone().requires_grad_()
-    var = torch.tensor([[1.5, 0.7, 2.0]], dtype=torch.float64).expand(repeats, 3).clone().requires_grad_()
-    y, noise = torch.ones(repeats, 1), torch.ones(repeats, 2)
-    found = SampledSoftmax(samples)(mean.detach(), var.detach(), y, noise, draws)
-    log_z = SampledSoftmax(samples)(mean, var, y, noise, draws).log_z
-    by_mean, by_var = torch.autograd.grad(log_z.sum(), (mean, var))
-    torch.testing.assert_close(found.by_mean, by_mean, rtol=1e-10, atol=1e-12)
-    off = found.by_var - by_var
+    var = torch.tensor([[0.5, 0.2, 0.6]], dtype=torch.float64).expand(repeats, 3).clone().requires_grad_()
+    given = mean.detach(), var.detach(), torch.ones(repeats)
+    log_z, by_mean, by_var, _ = evidence(Categorical(), *given, draws[:, None], samples)
+    logs = (mean[:, None] + var[:, None].sqrt() * draws).log_softmax(2)[..., 1].logsumexp(1) - math.log(samples)
+    torch.testing.assert_close(log_z, logs.detach(), rtol=1e-10, atol=1e-12)
+    through = torch.autograd.grad(logs.sum(), (mean, var))
+    torch.testing.assert_close(by_mean, through[0], rtol=1e-10, atol=1e-12)
+    off = by_var - through[1]
     assert (off.mean(0).abs() < 5 * off.std(0) / repeats**0.5).all()
-    assert (found.by_var.std(0) < by_var.std(0)).all()
+    assert (by_var.std(0) < through[1].std(0)).all()
 
 
 def test_refining_the_prior_under_a_known_precision_gives_that_prior() -> None:
@@ -288,20 +286,21 @@ def test_a_weight_that_the_data_tell_nothing_of_is_skipped_and_counted() -> None
 
 @pytest.mark.parametrize("far", [-60.0, -11.0, -9.0, 9.0, 60.0])
 def test_probit_is_right_far_out(far) -> None:
-    mean, var = torch.tensor([[far]]).double(), torch.tensor([[0.5]]).double()
-    found = ProbitLabels()(mean, var, torch.ones(1, 1), torch.ones(1, 2), None)
+    log_z, *found = (
+        part.item()
+        for part in evidence(Probit(), torch.tensor([[far]]).double(), torch.tensor([[0.5]]).double(), torch.ones(1))
+    )
     with mp.workdps(40):
         point = mp.mpf(far), mp.mpf(0.5)
 
-        def log_z(m, v):
+        def of(m, v):
             return mp.log(mp.ncdf(m / mp.sqrt(1 + v)))
 
-        truth = [float(mp.diff(log_z, point, order)) for order in ((1, 0), (0, 1), (2, 0))]
-        assert found.log_z.item() == pytest.approx(float(log_z(*point)), rel=1e-12)
-    assert found.by_mean.item() == pytest.approx(truth[0], rel=1e-12)
-    assert found.by_var.item() == pytest.approx(truth[1], rel=1e-12)
-    # h + phi/Phi cancels: of size 1/h where each is of size h
-    assert found.curvature.item() == pytest.approx(truth[2], rel=1e-15 * far**4 + 1e-12)
+        truth = [float(mp.diff(of, point, order)) for order in ((1, 0), (0, 1), (2, 0))]
+        assert log_z == pytest.approx(float(of(*point)), rel=1e-12)
+    # steps are read off weights of size |far|; h + phi/Phi cancels: of size 1/h where each is of size h
+    for value, expected, near in zip(found, truth, (1e-12, 1e-11, 1e-15 * far**4 + 1e-12), strict=True):
+        assert value == pytest.approx(expected, rel=near, abs=1e-15 * abs(far))
 
 
 @pytest.mark.parametrize(
@@ -309,27 +308,18 @@ def test_probit_is_right_far_out(far) -> None:
 )
 def test_log_z_is_that_of_the_shared_likelihoods_and_its_derivatives_are_autograds(likelihood) -> None:
     outputs = 3 if isinstance(likelihood, Categorical) else 1
-    generator, model = torch.Generator().manual_seed(0), output_model(likelihood, 1)
+    generator = torch.Generator().manual_seed(0)
     mean = 3 * torch.randn(50, outputs, generator=generator, dtype=torch.float64)
-    var = 2 * torch.rand(50, outputs, generator=generator, dtype=torch.float64)
-    noise = torch.tensor([getattr(model, "start", (1.0, 1.0))], dtype=torch.float64).expand(50, 2)
+    var = 0.45 * torch.rand(50, outputs, generator=generator, dtype=torch.float64)
     for y in range(max(outputs, 2)):
-        target = torch.full((50, 1), float(y), dtype=torch.float64)
-        given = target if outputs > 1 else model.targets(target[None, ..., 0], 1)[0]
-        found = model(mean, var, given, noise, None)
+        log_z, *found = evidence(likelihood, mean, var, torch.full((50,), float(y)))
         m, v = mean.clone().requires_grad_(), var.clone().requires_grad_()
-        log_z = model(m, v, given, noise, None).log_z if outputs > 1 else likelihood.log_z(Moments(m, v), target)
-        torch.testing.assert_close(found.log_z, log_z, rtol=1e-12, atol=1e-14)
-        by_mean, by_var = torch.autograd.grad(log_z.sum(), (m, v), create_graph=True)
-        torch.testing.assert_close(found.by_mean, by_mean, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(found.by_var, by_var, rtol=1e-10, atol=1e-12)
-        for k in range(outputs):
-            (curvature,) = torch.autograd.grad(by_mean[:, k].sum(), m, retain_graph=True)
-            torch.testing.assert_close(found.curvature[:, k], curvature[:, k], rtol=1e-8, atol=1e-10)
-
-
-def test_the_likelihood_says_how_classes_are_filtered() -> None:
-    assert output_model(Categorical("bound"), 7) == SoftmaxBound()
-    assert output_model(Categorical(), 7) == SampledSoftmax(7)
-    assert output_model(Gaussian(var=0.5), 7) == KnownNoise(0.5)
-    assert output_model(Gaussian(precision=Gamma(4.0, 3.0)), 7).start == pytest.approx((4.0, 3.0))
+        if outputs > 1:
+            truth = m[:, y] - (m + v / 2).logsumexp(1)
+        else:
+            truth = likelihood.log_z(Moments(m, v), torch.full((50, 1), float(y), dtype=torch.float64))
+        torch.testing.assert_close(log_z, truth.detach(), rtol=1e-12, atol=1e-14)
+        by_mean, by_var = torch.autograd.grad(truth.sum(), (m, v), create_graph=True)
+        bends = [torch.autograd.grad(by_mean[:, k].sum(), m, retain_graph=True)[0][:, k] for k in range(outputs)]
+        for own, expected in zip(found, (by_mean, by_var, torch.stack(bends, 1)), strict=True):
+            torch.testing.assert_close(own, expected.detach(), rtol=1e-8, atol=1e-9)

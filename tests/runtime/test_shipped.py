@@ -120,13 +120,14 @@ def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.Mon
         asked[stem] = source
         raise AskedError
 
+    from momentgen.inference import compiled
     from momentgen.inference.adf import native as filters
     from momentgen.inference.bowtie import collapsed
     from momentgen.inference.polya_gamma_sampler import native as polya_gamma
     from momentgen.laws.numerics import maximum
     from momentgen.runtime import native
 
-    for module in (filters, collapsed, polya_gamma, maximum, native):
+    for module in (compiled, collapsed, polya_gamma, maximum, native):
         monkeypatch.setattr(module, "compile_and_load", note)
     calls = [polya_gamma.NativeSampler, collapsed._for_cpu.__wrapped__]
     calls += [lambda dtype=dtype: filters.native.__wrapped__(dtype) for dtype in (torch.float32, torch.float64)]

@@ -2,7 +2,7 @@
 // text the definitions of REAL, REAL_MAX, RELU_FORWARD and RELU_BACKWARD, and the generated moments of ReLU.
 //
 // A layer's weights lie input by input, (inputs + 1) x outputs, the bias last, so that loops run over the outputs.
-// What is computed is what filter.py computes with torch, where the formulas are explained.
+// network.py explains the forward pass.
 
 #include <math.h>
 #include <stdint.h>
@@ -65,7 +65,15 @@ static int match_gamma(double *law, double z, double z1, double z2)
     return 1;
 }
 
-// d: derivative by the mean, e: by the variance (PBP) or twice by the mean (EBP)
+// d: derivative by the mean, e: by the variance (PBP) or twice by the mean (EBP).  Where Z is exact, the second
+// derivative by the mean is 2 e - d^2 for the e of PBP.
+//
+// Of sampled classes, with samples f_s, log Z is about L = log mean_s p(y | f_s), with weights
+// w_s = p(y | f_s) / sum_t p(y | f_t).  The derivative by the mean is that of L.  By Price's theorem the one by the
+// variance is 1/2 sum_s d2L/df_s2 = 1/2 sum_s (w_s p''/p - w_s^2 (p'/p)^2).  Its expectation is the derivative of E L.
+// The last term vanishes with many samples, and stops few samples from widening the weights.
+//
+// The bound of classes is log Z >= m_y - log sum_k exp(m_k + v_k/2).
 static double evidence(const adf_problem *p, int64_t n, const REAL *mean, const REAL *var, const REAL *y, double *noise,
                        const REAL *draws, double *scratch, REAL *d, REAL *e, int64_t *skipped)
 {
@@ -158,7 +166,7 @@ static void forward(int64_t inputs, int64_t outputs, const REAL *restrict m, con
 }
 
 // Update the weights by the derivatives d, e in mean and variance of the outputs, and, where below is not null, give
-// those in mean and variance of the inputs.
+// those in mean and variance of the inputs.  Means move by + v dlogZ/dm, variances by - v^2 ((dlogZ/dm)^2 - 2 dlogZ/dv).
 static int64_t backward_pbp(int64_t inputs, int64_t outputs, REAL *restrict m, REAL *restrict v,
                             const REAL *restrict z, const REAL *restrict zv, REAL *restrict d, REAL *restrict e,
                             REAL *restrict below_mean, REAL *restrict below_var)
@@ -196,7 +204,11 @@ static int64_t backward_pbp(int64_t inputs, int64_t outputs, REAL *restrict m, R
     return skipped;
 }
 
-// The same with the curvature e in the mean of the outputs, carried along the means alone.
+// The same with the curvature e in the mean of the outputs: variances move by + v^2 d2logZ/dm2.  Where log Z is exact,
+// v + v^2 d2logZ/dm2 would be the variance of PBP.  Here it is not, since derivatives pass through the means alone.  The
+// variances of weights, activations and outputs are held fixed, and in the second derivative so are products of two
+// different paths.  The first derivative is that of Soudry, Hubara & Meir 2014, with ReLU's slope in place of their sign
+// units'.  Their real weights keep a variance of 1, and have no second derivative.
 static int64_t backward_ebp(int64_t inputs, int64_t outputs, REAL *restrict m, REAL *restrict v,
                             const REAL *restrict z, REAL *restrict d, REAL *restrict e, REAL *restrict below_mean,
                             REAL *restrict below_curvature)

@@ -1,7 +1,7 @@
 """Probabilistic and expectation backpropagation: a batch of ReLU networks that learn datum by datum.
 
 Every network of the batch, a *replicate*, has data of its own (the splits of a data set) or shares them (seeds, an
-ensemble).  On the CPU the compiled ``filter.c`` runs the updates, elsewhere or without a compiler torch does.
+ensemble).  The compiled ``filter.c`` runs the updates, on the CPU.
 
 Sources:
 
@@ -22,12 +22,11 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.adf.evidence import output_model
 from momentgen.inference.adf.gamma import PriorFactors
-from momentgen.inference.adf.native import Native, native
-from momentgen.inference.adf.network import count_weights, ebp_step, pbp_step, propagate, unflatten
+from momentgen.inference.adf.native import native
+from momentgen.inference.adf.network import count_weights, propagate, unflatten
 from momentgen.inference.likelihood import Likelihood
 from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
-from momentgen.runtime.toolchain import Unavailable, warn_once
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Num
@@ -59,7 +58,6 @@ class DensityFilter:
             layer.  A network of several hundred units hardly leaves that point, and needs 1, the prior's.
         seed: of the first means, the order of the data and the samples.
         dtype: float32 or float64, of weights and data; gamma laws are in float64.
-        device: where the networks live.
 
     Attributes:
         weights: flat means and *variances* of the weights, ``(replicates, weights)``.
@@ -72,6 +70,7 @@ class DensityFilter:
 
     Raises:
         InputError: for sizes, a likelihood, a rule, a prior, a spread or a dtype other than these.
+        MissingCompilerError: by updates, on a machine without a C compiler and without a wheel's kernels.
 
     >>> import torch
     >>> from momentgen.inference.likelihood import Gamma, Gaussian
@@ -95,7 +94,6 @@ class DensityFilter:
         spread: float | None = None,
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
-        device: torch.device | str = "cpu",
     ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
         if len(self.sizes) < 2 or min(self.sizes) < 1 or replicates < 1:
@@ -113,22 +111,20 @@ class DensityFilter:
         if spread is not None and not 0 <= spread < math.inf:
             raise InputError(f"DensityFilter: expected a spread of at least 0, or None, got {spread}")
         self.learn_prior, self.passes = learn_prior, 0
-        self.information = torch.zeros(replicates, dtype=torch.float64, device=torch.device(device))
-        self.rule, self.likelihood, self.device = rule, likelihood, torch.device(device)
+        self.information = torch.zeros(replicates, dtype=torch.float64)
+        self.rule, self.likelihood = rule, likelihood
         self._model = output_model(likelihood, samples)
         self.generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(
-            replicates, count_weights(self.sizes), generator=self.generator, dtype=torch.float64
-        )  # on the CPU, so that a seed means the same on every device
+        drawn = torch.randn(replicates, count_weights(self.sizes), generator=self.generator, dtype=torch.float64)
         for part in unflatten(drawn, self.sizes):
             part *= 1 / math.sqrt(part.shape[1]) if spread is None else spread
-        mean = drawn.to(dtype=dtype, device=self.device)
+        mean = drawn.to(dtype)
         self.weights = Moments(mean, torch.full_like(mean, rate / (shape - 1)))
         # Factors begin where the weights do: what is left without them is what the data say.  As published, at 0.
         self.prior = PriorFactors(shape, rate, mean if spread is not None else torch.zeros_like(mean), self.weights.var)
-        first = torch.tensor(self._model.start, dtype=torch.float64, device=self.device)
+        first = torch.tensor(self._model.start, dtype=torch.float64)
         self.noise = first.repeat(replicates, 1)
-        self.skipped = torch.zeros(replicates, 3, dtype=torch.int64, device=self.device)
+        self.skipped = torch.zeros(replicates, 3, dtype=torch.int64)
 
     @property
     def replicates(self) -> int:
@@ -190,8 +186,8 @@ class DensityFilter:
         per_datum = self.replicates * (self.sizes[0] + self._model.samples * self.sizes[-1])
         products = self.weights.mean.numel()
         step = max(1, min(_VALUES // per_datum, _PRODUCTS // products))
-        rows = torch.arange(self.replicates, device=self.device)[:, None]
-        found = torch.zeros(self.replicates, passes, dtype=torch.float64, device=self.device)
+        rows = torch.arange(self.replicates)[:, None]
+        found = torch.zeros(self.replicates, passes, dtype=torch.float64)
         done = 0
         with progress_bar(
             f"{self.rule.upper()}, {passes} passes", round(passes * ends[-1].item()), progress
@@ -199,7 +195,7 @@ class DensityFilter:
             for number in range(passes):
                 if self.learn_prior and self.passes:
                     self.refine_prior()  # before a pass, which mends what the new prior disturbs
-                order = self._order(ends).to(self.device)
+                order = self._order(ends)
                 n = order.shape[1]
                 before = self.noise_var
                 for places in order.split(step, 1):
@@ -238,7 +234,7 @@ class DensityFilter:
         Raises:
             InputError: for features of another shape, or not finite, or a power that is not above 0 and at most 1.
         """
-        part = torch.as_tensor(power, dtype=torch.float64, device=self.device)
+        part = torch.as_tensor(power, dtype=torch.float64)
         if not bool(((part > 0) & (part <= 1)).all()):
             raise InputError(f"DensityFilter.output: expected a power above 0 and at most 1, got {power}")
         x = self._features(x)
@@ -253,7 +249,7 @@ class DensityFilter:
     def _propagated(self, x: Tensor, weight_var: Tensor) -> Moments:
         mean, var = (unflatten(part, self.sizes) for part in (self.weights.mean, weight_var))
         chunks = x.split(max(1, _VALUES // (self.replicates * max(self.sizes))), 1)
-        parts = [propagate(mean, var, chunk).outputs[-1] for chunk in chunks]
+        parts = [propagate(mean, var, chunk) for chunk in chunks]
         return Moments(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
 
     @property
@@ -287,15 +283,11 @@ class DensityFilter:
     def _update(self, x: Tensor, y: Tensor, draws: Tensor | None) -> Tensor:
         shape = (self.replicates, y.shape[1], self._model.samples, self.sizes[-1])
         if self._model.samples and draws is None:
-            draws = torch.randn(shape, generator=self.generator, dtype=x.dtype).to(self.device)
+            draws = torch.randn(shape, generator=self.generator, dtype=x.dtype)
         if draws is not None and draws.shape != shape:
             raise InputError(f"DensityFilter: expected draws of shape {shape}, got {tuple(draws.shape)}")
-        log_z = torch.zeros(shape[:2], dtype=torch.float64, device=self.device)
-        kernel = self._native()
-        if kernel is None:
-            for n in range(y.shape[1]):
-                log_z[:, n] = self._one(x[:, n : n + 1], y[:, n], None if draws is None else draws[:, n])
-            return self._numbers(log_z)
+        kernel = native(self.weights.mean.dtype)
+        log_z = torch.zeros(shape[:2], dtype=torch.float64)
         skipped = torch.zeros(self.replicates, 2, dtype=torch.int64)
         self.weights = Moments(*(part.contiguous() for part in self.weights))
         self.noise = self.noise.contiguous()
@@ -304,41 +296,9 @@ class DensityFilter:
         mean, var = self.weights
         kernel(self.sizes, *settings, mean, var, self.noise, x.contiguous(), y.contiguous(), draws, log_z, skipped)
         self.skipped[:, :2] += skipped
-        return self._numbers(log_z)
-
-    def _numbers(self, log_z: Tensor) -> Tensor:
         if not bool(log_z.isfinite().all()):
             raise InputError(
                 f"DensityFilter: expected features and targets about in standard units, and outputs left the range of "
                 f"{self.weights.mean.dtype}"
             )
         return log_z
-
-    def _native(self) -> Native | None:
-        if self.device.type != "cpu":
-            return None
-        try:
-            return native(self.weights.mean.dtype)
-        except Unavailable as reason:
-            warn_once("density filter", f"torch runs the density filter, one datum at a time: {reason}")
-            return None
-
-    def _one(self, x: Tensor, y: Tensor, draws: Tensor | None) -> Tensor:
-        """Take in one datum a replicate, with torch: ``x`` ``(replicates, 1, features)``."""
-        means, variances = (unflatten(part, self.sizes) for part in self.weights)
-        trace = propagate(means, variances, x)
-        mean, var = trace.outputs[-1]
-        found = self._model(mean[:, 0], var[:, 0], y, self.noise, draws)
-        by_mean = found.by_mean.to(mean)[:, None]
-        if self.rule == "pbp":
-            step = pbp_step(means, variances, trace, by_mean, found.by_var.to(mean)[:, None])
-        else:
-            step = ebp_step(means, variances, trace, by_mean, found.curvature.to(mean)[:, None])
-        d_mean, d_var = (torch.cat([part.flatten(1) for part in parts], 1) for parts in step)
-        mean, var = self.weights.mean + d_mean, self.weights.var + d_var
-        good = (var > 0) & var.isfinite() & mean.isfinite()
-        self.weights = Moments(torch.where(good, mean, self.weights.mean), torch.where(good, var, self.weights.var))
-        self.noise = found.noise
-        self.skipped[:, 0] += (~good).sum(1)
-        self.skipped[:, 1] += found.skipped
-        return found.log_z

@@ -1,4 +1,4 @@
-"""The filter in C, for the CPU: ``filter.c`` around the generated moments of ReLU, compiled on first use."""
+"""The filter in C: ``filter.c`` around the generated moments of ReLU, compiled on first use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from momentgen.inference.compiled import library
 from momentgen.native import c_sources
-from momentgen.runtime.kernel_cache import compile_and_load
 
 __all__ = ["Native", "native"]
 
@@ -72,11 +72,11 @@ def native(dtype: torch.dtype) -> Native:
     """The filter for float32 or float64.
 
     Raises:
-        Unavailable: if this machine cannot compile C.
+        MissingCompilerError: if this machine cannot compile C.
     """
     name, real = ("exact_float64", "double") if dtype == torch.float64 else ("exact", "float")
     relu = importlib.resources.files("momentgen.generated.relu").joinpath(f"{name}.c").read_text(encoding="utf-8")
-    library = compile_and_load(f"adf_{real}", c_sources.density_filter(real, relu))
-    library.adf_filter.restype = ctypes.c_int64
-    library.adf_filter.argtypes = [ctypes.c_void_p]
-    return Native(library)
+    found = library("PBP and EBP", f"adf_{real}", c_sources.density_filter(real, relu))
+    found.adf_filter.restype = ctypes.c_int64
+    found.adf_filter.argtypes = [ctypes.c_void_p]
+    return Native(found)

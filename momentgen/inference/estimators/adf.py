@@ -27,7 +27,6 @@ class PBPRegressor(FilterRegressor):
             or a list of pairs (rows to fit, rows to predict), keeps groups or later rows together.  None takes the
             predictive distribution as it is, as do less than 20 rows.
         dtype: ``float64`` or ``float32``, of weights and data.
-        device: where the networks live; the CPU has compiled updates.
         progress: show a bar.
         random_state: of the first means, the order of the data and the samples.
 
@@ -40,6 +39,7 @@ class PBPRegressor(FilterRegressor):
 
     Raises:
         InputError: in ``fit``, for arguments other than these.
+        MissingCompilerError: in ``fit``, on a machine without a C compiler and without a wheel's kernels.
         FloatingPointError: in ``fit``, where the filter has diverged.  Then its last pass predicts the data worse than
             a standard normal distribution, by one nat per target.
 
@@ -60,7 +60,7 @@ class EBPRegressor(FilterRegressor):
     For networks of up to three hidden layers: deeper ones may learn nothing.
 
     Arguments, attributes and errors are those of :class:`PBPRegressor`; it differs in how the weights move (see
-    :func:`~momentgen.inference.adf.network.ebp_step`).
+    ``momentgen/inference/adf/filter.c``).
     """
 
     _rule = "ebp"
@@ -95,7 +95,7 @@ class EBPClassifier(FilterClassifier):
     """Classification by expectation backpropagation with ReLU (Soudry, Hubara & Meir 2014; Ghosh et al. 2016).
 
     Arguments, attributes and errors are those of :class:`PBPClassifier`; it differs in how the weights move (see
-    :func:`~momentgen.inference.adf.network.ebp_step`).
+    ``momentgen/inference/adf/filter.c``).
     """
 
     _rule = "ebp"

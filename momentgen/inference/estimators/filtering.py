@@ -58,7 +58,6 @@ class _Filtering(Bayesian):
     learn_prior: bool = True
     spread: float | None = None
     dtype: str = "float64"
-    device: str = "cpu"
     progress: bool = False
     random_state: Any = None
 
@@ -84,7 +83,6 @@ class _Filtering(Bayesian):
             spread=self.spread if self.hidden_ else 0.0,  # without symmetric units there is nothing to break
             seed=seed,
             dtype=_DTYPES[self.dtype],
-            device=self.device,
         )
 
     def _row_parts(self, y: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
