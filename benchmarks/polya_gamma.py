@@ -1,9 +1,9 @@
-"""A million draws from PG(1, z): the compiled C and the PyTorch form against the package `polyagamma`.
+"""A million draws from PG(1, z): the compiled C against the package `polyagamma`.
 
 `polyagamma` is timed by its method `alternate`, which is right for all z, and by its default, which is not (far from it
 above z = 170); with one z for all draws, where it is fastest, and with a z for each, as a Gibbs sampler has them and as
 ours always takes them.  It knows no threads: on two, two Python threads make half of the draws each.  Milliseconds are
-processor time on one thread, which does not count what other processes take, and wall-clock time on two, and on a GPU.
+processor time on one thread, which does not count what other processes take, and wall-clock time on two.
 
     python benchmarks/polya_gamma.py [--draws 1000000] [--rounds 15]
 """
@@ -22,7 +22,6 @@ import torch
 from polyagamma import random_polyagamma
 
 from momentgen.inference.polya_gamma_sampler import polya_gamma
-from momentgen.inference.polya_gamma_sampler.portable import portable_draws
 
 Z = (0.0, 1.0, 50.0)
 OURS, THEIRS = "C", "polyagamma alternate"
@@ -30,7 +29,7 @@ OURS, THEIRS = "C", "polyagamma alternate"
 
 def contestants(z: float, n: int, threads: int, pool: ThreadPoolExecutor) -> dict[str, Callable[[], Any]]:
     """Name -> what makes ``n`` draws."""
-    tilts, key = torch.full((n,), z, dtype=torch.float64), torch.tensor(1)
+    tilts = torch.full((n,), z, dtype=torch.float64)
     narrow = tilts.float()
     own = torch.Generator().manual_seed(0)
     each = np.array_split(np.full(n, z), threads)
@@ -49,24 +48,11 @@ def contestants(z: float, n: int, threads: int, pool: ThreadPoolExecutor) -> dic
     return {
         OURS: lambda: polya_gamma(1, tilts, generator=own),
         "C, float32": lambda: polya_gamma(1, narrow, generator=own),
-        "PyTorch": lambda: portable_draws(tilts, None, 1, key),
         f"{THEIRS}, one z": package("alternate", True),
         f"{THEIRS}, a z each": package("alternate", False),
         "polyagamma default, one z": package(None, True),
         "polyagamma default, a z each": package(None, False),
     }
-
-
-def on_gpu(z: float, n: int) -> dict[str, Callable[[], Any]]:
-    """The PyTorch form there, with the wait for its end."""
-    tilts, own = torch.full((n,), z, dtype=torch.float64, device="cuda"), torch.Generator("cuda").manual_seed(0)
-    narrow = tilts.float()
-
-    def run(values: torch.Tensor) -> None:
-        polya_gamma(1, values, generator=own)
-        torch.cuda.synchronize()
-
-    return {"PyTorch": lambda: run(tilts), "PyTorch, float32": lambda: run(narrow)}
 
 
 def main() -> None:
@@ -79,17 +65,12 @@ def main() -> None:
     arguments = parser.parse_args()
     rows: dict[str, dict[str, dict[str, float]]] = {}
     table = Table("threads", "z", "who", "ms", "over C")
-    groups = ["1 thread", "2 threads", *(["GPU"] if torch.cuda.is_available() else [])]
     with ThreadPoolExecutor(2) as pool:
-        for group in groups:
+        for group in ("1 thread", "2 threads"):
             threads = 1 if group == "1 thread" else 2
             torch.set_num_threads(threads)
             for z in Z:
                 runs = contestants(z, arguments.draws, threads, pool)
-                if threads == 2:
-                    del runs["PyTorch"]  # it computes in slices too small for two
-                if group == "GPU":
-                    runs = {OURS: runs[OURS], **on_gpu(z, arguments.draws)}
                 clock = time.process_time if threads == 1 else time.perf_counter
                 seconds = interleaved_medians(runs, rounds=arguments.rounds, clock=clock)
                 row = {name: round(value * 1e3, 3) for name, value in seconds.items()}

@@ -22,7 +22,6 @@ from momentgen.inference.bowtie import conditionals as c
 from momentgen.inference.bowtie.conditionals import GammaConditional
 from momentgen.inference.bowtie.gibbs import simulate, sweep
 from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint, preactivations
-from momentgen.native.c_compiler import find_compiler
 
 #: widths of networks with one, two and three hidden layers, one or two targets
 SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]
@@ -196,19 +195,6 @@ def test_collapsed_gates_have_their_posterior_without_activations(widths: tuple[
     found = torch.nn.functional.one_hot(places, 2**units).double().mean(0)
     error = (shares * (1 - shares) / draws).sqrt()
     assert ((found - shares).abs() / (error + 1e-4)).max() < 4.5
-
-
-@pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
-@pytest.mark.parametrize("widths", SIZES)
-def test_collapsed_gates_in_c_are_those_of_torch(widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    model, state, data = case(widths)
-    assert collapsed._for_cpu() is not collapsed._with_torch
-    in_c = [collapsed.draw_collapsed_gates(model, state, data, torch.Generator().manual_seed(k)) for k in range(100)]
-    monkeypatch.setattr(collapsed, "_for_cpu", lambda: collapsed._with_torch)
-    for k, gates in enumerate(in_c):
-        expected = collapsed.draw_collapsed_gates(model, state, data, torch.Generator().manual_seed(k))
-        torch.testing.assert_close(gates, expected, rtol=0, atol=0)
-    assert len({tuple(gates.flatten().tolist()) for gates in in_c}) > 1
 
 
 def test_draws_have_the_mean_and_the_covariance_of_their_conditional(monkeypatch: pytest.MonkeyPatch) -> None:

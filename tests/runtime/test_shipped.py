@@ -123,13 +123,13 @@ def test_what_the_runtime_compiles_is_what_a_wheel_holds(monkeypatch: pytest.Mon
     from momentgen.inference import compiled
     from momentgen.inference.adf import native as filters
     from momentgen.inference.bowtie import collapsed
-    from momentgen.inference.polya_gamma_sampler import native as polya_gamma
+    from momentgen.inference.polya_gamma_sampler import function as polya_gamma
     from momentgen.laws.numerics import maximum
     from momentgen.runtime import native
 
-    for module in (compiled, collapsed, polya_gamma, maximum, native):
+    for module in (compiled, maximum, native):
         monkeypatch.setattr(module, "compile_and_load", note)
-    calls = [polya_gamma.NativeSampler, collapsed._for_cpu.__wrapped__]
+    calls = [polya_gamma.sampler.__wrapped__, collapsed._gates.__wrapped__]
     calls += [lambda dtype=dtype: filters.native.__wrapped__(dtype) for dtype in (torch.float32, torch.float64)]
     calls += [lambda dtype=dtype: maximum.NativeMaximum(dtype) for dtype in (torch.float32, torch.float64)]
     for package in sorted(path.parent.name for path in GENERATED.glob("*/exact.c")):

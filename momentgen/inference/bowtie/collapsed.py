@@ -1,24 +1,22 @@
 """Gates and weights of the topmost hidden layer, drawn with that layer's activations integrated out.
 
 Beside :mod:`momentgen.inference.bowtie.conditionals`, whose conditionals are given the activations; not in the paper.
-Gates are drawn one unit after the other: on the CPU in C (``collapsed_gates.c``, compiled on first use), elsewhere
-with torch.
+Gates are drawn one unit after the other, in C (``collapsed_gates.c``, compiled on first use).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from momentgen.inference.bowtie.conditionals import NormalConditional, factor, gram_of_units
 from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, preactivations
+from momentgen.inference.compiled import library
 from momentgen.native import c_sources
-from momentgen.runtime.kernel_cache import compile_and_load
-from momentgen.runtime.toolchain import Unavailable, warn_once
 
 __all__ = ["collapsed_weights_conditional", "draw_collapsed_gates"]
 
@@ -48,37 +46,19 @@ def draw_collapsed_gates(model: BowTieModel, state: State, data: Data, generator
     # The logit, less the threshold of the draw, but for u·wᵀ(residual with this unit as it was).
     known = u / model.tau + columns.square().sum(-1, keepdim=True) * (before - 0.5) * u.square() - uniform.logit()
     residual = residual - matrix @ (before * u).transpose(0, 1)
-    run = _for_cpu() if u.is_cpu else _with_torch
-    return run(known, before, u, columns, residual).permute(1, 2, 0).contiguous()
-
-
-def _with_torch(known: Tensor, before: Tensor, u: Tensor, columns: Tensor, residual: Tensor) -> Tensor:
-    """Gates ``(units, chains, n)``: of each unit given those before it as they are now, those after as they were."""
-    after = []
-    for part, was, value, column in zip(known, before, u, columns[..., None], strict=True):
-        gate = (torch.addcmul(part, value, (column * residual).sum(1)) > 0).to(u.dtype)
-        residual = torch.addcmul(residual, column, ((gate - was) * value)[:, None], value=-1)
-        after.append(gate)
-    return torch.stack(after)
+    (chains, outputs, n), after = residual.shape, torch.empty_like(u, device="cpu")
+    given = [part.cpu().contiguous() for part in (known, before, u, columns, residual)]
+    tensors = [*given, after.new_empty(n), after]
+    _gates()(chains, len(u), outputs, n, *(part.data_ptr() for part in tensors))
+    return after.to(u.device).permute(1, 2, 0).contiguous()
 
 
 @functools.cache
-def _for_cpu() -> Callable[..., Tensor]:
-    """:func:`_with_torch` in C, or itself where this machine cannot compile C."""
-    try:
-        function = compile_and_load("collapsed_gates", c_sources.collapsed_gates()).collapsed_gates
-    except Unavailable as reason:
-        warn_once("collapsed gates", f"the slower PyTorch code draws collapsed gates: {reason}")
-        return _with_torch
+def _gates() -> Any:
+    """Gates ``(units, chains, n)``: of each unit given those before it as they are now, those after as they were."""
+    function = library("bow tie networks", "collapsed_gates", c_sources.collapsed_gates()).collapsed_gates
     function.argtypes, function.restype = [ctypes.c_int64] * 4 + [ctypes.c_void_p] * 7, None
-
-    def run(known: Tensor, before: Tensor, u: Tensor, columns: Tensor, residual: Tensor) -> Tensor:
-        (chains, outputs, n), after = residual.shape, torch.empty_like(u)
-        tensors = (known, before, u, columns, residual.contiguous(), u.new_empty(n), after)
-        function(chains, len(u), outputs, n, *(tensor.data_ptr() for tensor in tensors))
-        return after
-
-    return run
+    return function
 
 
 def collapsed_weights_conditional(model: BowTieModel, state: State, data: Data) -> NormalConditional:

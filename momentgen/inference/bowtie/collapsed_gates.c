@@ -1,6 +1,6 @@
 // Gates of the topmost hidden layer, one unit after the other, its activations integrated out.
-// What is computed is what collapsed.py computes with torch, where the formulas are explained; rows of data are
-// independent and lie side by side, so that the inner loops run over them.
+// collapsed.py explains the formulas; rows of data are independent and lie side by side, so that the inner loops run
+// over them.
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-r"""The Pólya-gamma distribution PG(b, z): exact draws, the same on every device up to rounding.
+r"""The Pólya-gamma distribution PG(b, z): exact draws.
 
 PG(1, z) is a quarter of Jacobi's variable J*(1, h), h = |z|/2.  Its density is cosh(h) exp(-h²x/2) f(x), where f has
 two alternating series (Polson, Scott and Windle, 2013, section 4; Devroye, 2009)::
@@ -27,8 +27,7 @@ No series loop is needed.  Two envelopes, by h, are accepted with probability 0.
 
 Random numbers come from Philox 4x32-10, a function of a key and a counter (Salmon et al., 2011).  The key is 64 bits of
 the caller's generator.  The counter has the element's number, the number of the draw among its b, and the attempt.  So
-the draws do not depend on threads, devices or strides.  The compiled C (``native``) and the PyTorch code
-(``portable``) make the same draws up to rounding.
+the draws do not depend on threads or strides.
 """
 
 from __future__ import annotations
