@@ -1,11 +1,11 @@
-"""Chains of a bow tie network: seeds, interruption, disk, ArviZ, several processes; where they start; hard data."""
+"""Chains of a bow tie network: seeds, interruption, R̂, ArviZ; where they start; hard data; predictions."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import pickle
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from momentgen.inference.bowtie import (
     random_start,
     simulate,
 )
+from momentgen.inference.bowtie.chains import split_r_hat
 from momentgen.inference.estimators.bowtie import BowTieRegressor
 
 X = torch.linspace(-1.5, 1.5, 30, dtype=torch.float64)[:, None]
@@ -64,56 +65,13 @@ def test_the_same_seed_gives_the_same_chains_and_another_seed_others(model: BowT
 
 @pytest.mark.parametrize("model", [MODEL, DEEP])
 @pytest.mark.parametrize("stop", [3, 9, 14])
-def test_an_interrupted_chain_goes_on_bit_for_bit(
-    model: BowTieModel, stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Interrupted in burn-in, between and after kept draws; the file is that of the sweep before."""
+def test_chains_that_were_pickled_go_on_bit_for_bit(model: BowTieModel, stop: int) -> None:
+    """In burn-in, between and after kept draws."""
     settings: dict[str, Any] = {"chains": 2, "burn_in": 8, "draws": 4, "thin": 2, "seed": 1, "anneal_from": 1.0}
     whole = quick(model, X, Y, **settings).run()
-    broken, sweep = quick(model, X, Y, **settings), Chains._sweep
-
-    def interrupted(self: Chains) -> None:
-        if self.done == stop:
-            raise KeyboardInterrupt
-        sweep(self)
-
-    path = tmp_path / "deeper" / "chains.pt"
-    with monkeypatch.context() as patch:
-        patch.setattr(Chains, "_sweep", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            broken.run(checkpoint=path, every=1)
-    assert [part.name for part in path.parent.iterdir()] == ["chains.pt"]
-    resumed = Chains.load(path, model, X, Y)
+    resumed = pickle.loads(pickle.dumps(quick(model, X, Y, **settings).run(sweeps=stop)))
     assert resumed.done == stop
     assert_same(whole, resumed.run())
-
-
-def test_chains_with_other_data_are_saved_and_loaded_before_they_go_on(tmp_path: Path) -> None:
-    moved = quick(MODEL, X, Y, chains=2, burn_in=3, draws=2).run().with_data(X + 0.1, Y)
-    moved.save(tmp_path / "chains.pt")
-    loaded = Chains.load(tmp_path / "chains.pt", MODEL, X + 0.1, Y)
-    assert_same(loaded.go_on(3), moved.go_on(3))
-
-
-def test_a_file_of_another_model_or_of_other_data_or_that_is_none_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "chains.pt"
-    quick(MODEL, X, Y, chains=1, burn_in=1, draws=1).run(checkpoint=path)
-    for model, part in ((BowTieModel((1, 7, 1), 0.1), "7"), (BowTieModel((1, 6, 1), 0.2), "0.2"), (DEEP, "4, 3")):
-        with pytest.raises(InputError, match=f"chains of the model.*{part}"):
-            Chains.load(path, model, X, Y)
-    other = BowTieModel((1, 6, 1), 0.1, ConjugatePrior(rate=0.02))
-    with pytest.raises(InputError, match=r"rate=0\.02"):
-        Chains.load(path, other, X, Y)
-    with pytest.raises(InputError, match="chains of the data"):
-        Chains.load(path, MODEL, X, Y + 1e-12)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="cannot be read"):
-        Chains.load(path, MODEL, X, Y)
-    torch.save({"weights": 1}, path)
-    with pytest.raises(InputError, match="format"):
-        Chains.load(path, MODEL, X, Y)
-    with pytest.raises(FileNotFoundError):
-        Chains.load(tmp_path / "none.pt", MODEL, X, Y)
 
 
 def test_thinning_keeps_every_third_state_after_burn_in() -> None:
@@ -121,16 +79,6 @@ def test_thinning_keeps_every_third_state_after_burn_in() -> None:
     coarse = quick(MODEL, X, Y, chains=1, burn_in=4, draws=3, thin=3, seed=2).run().draws
     for a, b in zip(parts_of(fine), parts_of(coarse), strict=True):
         assert torch.equal(a[:, 2::3], b)
-
-
-def test_fixed_blocks_stay_and_the_others_move() -> None:
-    for block in ("gates", "gamma", "activations", "weights", "precisions"):
-        run = quick(DEEP, X, Y, chains=1, burn_in=0, draws=1, fixed=(block,))
-        before = run.state
-        after = run.run().state
-        for name in State._fields:
-            same = all(torch.equal(a, b) for a, b in zip(getattr(before, name), getattr(after, name), strict=True))
-            assert same == (name == block), (block, name)
 
 
 def test_temperature_falls_to_the_models_in_half_the_burn_in() -> None:
@@ -143,21 +91,16 @@ def test_temperature_falls_to_the_models_in_half_the_burn_in() -> None:
     assert found[4:] == [0.1] * 5
 
 
-def test_the_posterior_of_a_linear_problem_is_that_of_the_conjugate_regression() -> None:
-    """One unit whose gate is held open and whose activations are data: y = w·a + b + noise of known variance."""
-    draw = torch.Generator().manual_seed(0)
-    model = BowTieModel((1, 1, 1), 1.0, ConjugatePrior(var=2.0))
-    state, _ = simulate(model, X, 1, draw)
-    state = state._replace(precisions=(state.precisions[0], torch.tensor([[4.0]], dtype=torch.float64)))
-    run = quick(
-        model, X, Y, start=state, chains=1, burn_in=0, draws=1500, fixed=("activations", "precisions", "gates", "gamma")
-    ).run()
-    a = torch.cat([state.activations[0][0], torch.ones(len(X), 1, dtype=torch.float64)], 1)
-    cov = torch.linalg.inv(torch.eye(2, dtype=torch.float64) / 2 + 4 * a.T @ a)
-    mean = 4 * cov @ a.T @ Y[:, 0]
-    found = run.draws.weights[1][0, :, 0]
-    assert ((found.mean(0) - mean).abs() / (cov.diagonal() / 1500).sqrt()).max() < 4.5
-    assert ((found.var(0) / cov.diagonal() - 1).abs()).max() < 4.5 * math.sqrt(2 / 1500)
+def test_r_hat_is_one_of_chains_that_agree_and_large_of_those_that_do_not() -> None:
+    draws = torch.randn(4, 2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert abs(split_r_hat(draws).item() - 1) < 0.01
+    apart = draws + torch.arange(4.0, dtype=torch.float64)[:, None]
+    # Means 0, 1, 2, 3, each of two halves: variance 10/7 between, 1 within.
+    assert abs(split_r_hat(apart).item() - (1 + 10 / 7) ** 0.5) < 0.05
+    drifting = draws + torch.linspace(0, 6, 2000, dtype=torch.float64)
+    assert split_r_hat(drifting).item() > 1.5
+    for unknown in (draws[:, :3], draws.where(draws < 3, torch.nan), draws.where(draws < 3, torch.inf)):
+        assert split_r_hat(unknown).isnan()
 
 
 def test_arviz_gets_all_draws_and_names_what_is_missing_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +158,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         ("chains", 0), ("burn_in", -1), ("draws", 0), ("thin", 0), ("chains", 1.5)
     )),
     *((lambda options=options: quick(MODEL, X, Y, **options), "expected") for options in (
-        {"fixed": ("gate",)}, {"fixed": "gates"}, {"collapsed": ("gamma",)}, {"start": "there"}
+        {"collapsed": "gates"}, {"collapsed": ("gamma",)}, {"start": "there"}
     )),
     (lambda: quick(MODEL, X, Y, anneal_from=0.0), "temperature"),
     (lambda: quick(MODEL, X, Y).draws, "got none"),
@@ -363,24 +306,6 @@ def test_the_regressor_finds_a_bend_and_its_noise(data: tuple[np.ndarray, np.nda
     parts = stats.norm.logpdf(y, found.means[..., 0] * scale + shift, found.roots[:, 0] * scale)
     expected = np.log(np.mean(np.exp(parts), 0))
     np.testing.assert_allclose(model.log_prob(X, y), expected, rtol=1e-9)
-
-
-def test_partial_fit_keeps_draws_of_the_same_data_and_begins_anew_with_others(
-    data: tuple[np.ndarray, np.ndarray],
-) -> None:
-    X, y = data
-    model = small(chains=1).fit(X, y)
-    before = model.chains_.draws.log_joint
-    after = model.partial_fit(X, y, 5).chains_.draws.log_joint
-    assert after.shape == (1, 45)
-    assert torch.equal(after[:, :40], before)
-    weights = model.chains_.state.weights
-    model.partial_fit(X[:50], y[:50], 2)
-    assert model.chains_.draws.log_joint.shape == (1, 2)
-    assert len(model.chains_.data.x) == 50
-    assert not torch.equal(model.chains_.state.weights[0], weights[0])
-    assert small().partial_fit(X, y, 3).chains_.draws.log_joint.shape == (2, 3)
-    assert model.set_params(chains=2).diagnostics_["draws"] == 2  # of the one chain that ran
 
 
 def test_bad_levels_are_refused(data: tuple[np.ndarray, np.ndarray]) -> None:

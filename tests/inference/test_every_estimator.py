@@ -67,7 +67,8 @@ def test_fits_with_one_seed_and_saved_ones_predict_the_same_and_go_on_alike(kind
         for other in others:
             np.testing.assert_array_equal(answers(other, x), expected)
         for each in (first, *others):
-            each.partial_fit(x, y, passes=2)
+            if hasattr(each, "partial_fit"):  # the bow tie has none
+                each.partial_fit(x, y, passes=2)
 
 
 @every([*FILTERS, *BY_BOUND])

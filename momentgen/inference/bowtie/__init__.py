@@ -4,7 +4,7 @@
 * ``conditionals``: each block given the others.
 * ``collapsed``: gates and weights of the topmost hidden layer with its activations integrated out.
 * ``gibbs``: the sweep, where chains start, draws from the model itself.
-* ``chains``: chains that run, store draws, and continue from disk.
+* ``chains``: chains that run and store draws, and whether they agree.
 * ``prediction``: the predictive distribution.
 
 Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks.

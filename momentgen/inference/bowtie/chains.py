@@ -1,16 +1,13 @@
-"""Markov chains of a bow tie network: they run, store draws, continue from disk, and go to ArviZ.
+"""Markov chains of a bow tie network: they run, store draws, and go to ArviZ.
 
 The fourth stage of :mod:`momentgen.inference.bowtie`.  All chains of a process advance together, as the first dimension
-of every tensor.  A chain loaded from disk continues bit for bit, as if it had not been interrupted.
+of every tensor.  Chains that were pickled continue bit for bit, as if they had not been interrupted.
 """
 
 from __future__ import annotations
 
-import copy
-import hashlib
-import os
+import math
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,17 +15,15 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.extras import require
-from momentgen.inference.bowtie.gibbs import check_blocks, random_start, relu_start, start_at, sweep
+from momentgen.inference.bowtie.gibbs import check_collapsed, random_start, relu_start, sweep
 from momentgen.inference.bowtie.model import BowTieModel, State, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
 from momentgen.progress import progress_bar
 
-__all__ = ["STARTS", "Chains"]
+__all__ = ["STARTS", "Chains", "split_r_hat"]
 
 #: name -> where chains start
 STARTS = {"relu": relu_start, "random": random_start}
-#: of the file; another number is refused
-_FORMAT = 1
 
 
 class Chains:
@@ -44,7 +39,7 @@ class Chains:
         thin: sweeps a kept state.
         seed: of all random numbers.
         start: a key of :data:`STARTS`, or a :class:`State`.
-        fixed, collapsed: see :func:`~momentgen.inference.bowtie.gibbs.sweep`.
+        collapsed: see :func:`~momentgen.inference.bowtie.gibbs.sweep`.
         anneal_from: temperature of the first sweep; it falls geometrically to the model's in the first half of
             ``burn_in``.  None: the model's throughout.
 
@@ -71,7 +66,6 @@ class Chains:
         thin: int = 1,
         seed: int = 0,
         start: str | State = "relu",
-        fixed: Collection[str] = (),
         collapsed: Collection[str] = ("gates",),
         anneal_from: float | None = None,
     ) -> None:
@@ -83,14 +77,14 @@ class Chains:
         ):
             if not isinstance(value, int) or value < least:
                 raise InputError(f"Chains: expected {name} of at least {least}, got {value!r}")
-        check_blocks(fixed, collapsed)
+        check_collapsed(collapsed)
         if anneal_from is not None:
             model.at(anneal_from)
         if isinstance(start, str) and start not in STARTS:
             raise InputError(f"Chains: expected start among {', '.join(STARTS)} or a State, got {start!r}")
         self.model, self.data = model, model.data(x, y)
         self.burn_in, self.planned, self.thin = burn_in, draws, thin
-        self.fixed, self.collapsed, self.anneal_from = tuple(sorted(fixed)), tuple(sorted(collapsed)), anneal_from
+        self.collapsed, self.anneal_from = tuple(sorted(collapsed)), anneal_from
         #: sweeps made so far
         self.done = 0
         self._kept: list[tuple[Tensor, ...]] = []
@@ -103,25 +97,23 @@ class Chains:
 
     # ------------------------------------------------------------------ running
 
-    def run(self, *, progress: bool = False, checkpoint: str | Path | None = None, every: int = 1000) -> Chains:
+    def run(self, *, progress: bool = False, sweeps: int | None = None) -> Chains:
         """Make the sweeps that are left of ``burn_in + draws·thin``.
 
         Args:
             progress: show a bar with the mean log joint of the chains.
-            checkpoint: file to :meth:`save` to after every ``every`` sweeps and at the end.
-            every: sweeps.
+            sweeps: how many to make at most; None for all.  Chains that are pickled in between can be gone on with.
 
         Raises:
             InputError: where float64 cannot go on (see :func:`~momentgen.inference.bowtie.gibbs.sweep`).
         """
         total = self.burn_in + self.planned * self.thin
+        last = min(total, self.done + (total if sweeps is None else sweeps))
         with progress_bar("sweeps", total, progress) as advance:
-            while self.done < total:
+            while self.done < last:
                 self._sweep()
-                if progress and (self.done % 20 == 0 or self.done == total):
+                if progress and (self.done % 20 == 0 or self.done == last):
                     advance(self.done, f"sweeps, log joint {self.log_joint().mean().item():.1f}")
-                if checkpoint is not None and (self.done % every == 0 or self.done == total):
-                    self.save(checkpoint)
         return self
 
     def go_on(self, draws: int) -> Chains:
@@ -137,7 +129,7 @@ class Chains:
 
     def _sweep(self) -> None:
         model = self.model.at(self._temperature())
-        self.state = sweep(model, self.state, self.data, self._generator, self.fixed, self.collapsed)
+        self.state = sweep(model, self.state, self.data, self._generator, self.collapsed)
         self.done += 1
         after = self.done - self.burn_in
         if after > 0 and after % self.thin == 0:
@@ -190,86 +182,22 @@ class Chains:
             sample_stats={"lp": draws.log_joint.cpu().numpy()},
         )
 
-    # ---------------------------------------------------------------------- disk
 
-    def _identity(self) -> dict[str, str]:
-        """What a file must agree with to be gone on with."""
-        digest = hashlib.sha256()
-        for part in (self.data.x, self.data.y):
-            digest.update(f"{tuple(part.shape)}".encode())
-            digest.update(part.cpu().numpy().tobytes())
-        return {"model": repr(self.model), "data": digest.hexdigest()}
+def split_r_hat(draws: Tensor) -> Tensor:
+    """Potential scale reduction R̂ of split chains: √(total variance over variance within chains), 1 where they agree.
 
-    def save(self, path: str | Path) -> None:
-        """Write all that is needed to go on, in one step: an interruption leaves the former file."""
-        content = {
-            "format": _FORMAT,
-            "identity": self._identity(),
-            "settings": {
-                "burn_in": self.burn_in,
-                "draws": self.planned,
-                "thin": self.thin,
-                "fixed": list(self.fixed),
-                "collapsed": list(self.collapsed),
-                "anneal_from": self.anneal_from,
-            },
-            "done": self.done,
-            "generator": self._generator.get_state(),
-            "state": {name: list(part) for name, part in self.state._asdict().items()},
-            "kept": [torch.stack(field) for field in zip(*self._kept, strict=True)],
-        }
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            torch.save(content, part)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+    Args:
+        draws: ``(chains, draws, ...)``.
 
-    @classmethod
-    def load(cls, path: str | Path, model: BowTieModel, x: Tensor, y: Tensor) -> Chains:
-        """Chains as :meth:`save` left them; :meth:`run` goes on.
+    Returns:
+        Of the other dimensions' shape; NaN for less than four draws, and of NaN.
 
-        Raises:
-            InputError: for a file of another model, of other data, or not written by :meth:`save`.
-        """
-        try:
-            content = torch.load(path, map_location=x.device, weights_only=True)
-        except FileNotFoundError:
-            raise
-        except Exception as reason:
-            raise InputError(
-                f"{path}: expected a file by Chains.save, got one that cannot be read: {reason}"
-            ) from reason
-        if not isinstance(content, dict) or content.get("format") != _FORMAT:
-            raise InputError(f"{path}: expected a file by Chains.save of format {_FORMAT}, got another")
-        state = State(**{name: tuple(part) for name, part in content["state"].items()})
-        settings = content["settings"]
-        # Identity first: its error says more than one on shapes.
-        found = cls.__new__(cls)
-        found.model, found.data = model, model.data(x, y)
-        for name, expected in found._identity().items():
-            if content["identity"][name] != expected:
-                raise InputError(
-                    f"{path}: expected chains of the {name} {expected}, got those of {content['identity'][name]}"
-                )
-        planned = settings.pop("draws")  # 0 of chains with other data, before they go on
-        found = cls(model, x, y, chains=len(state.precisions[0]), start=state, **settings)
-        found.done, found.planned = content["done"], planned
-        found._kept = list(zip(*(part.unbind() for part in content["kept"]), strict=True))
-        found._generator.set_state(content["generator"].cpu())
-        return found
-
-    def of_data(self, x: Tensor, y: Tensor) -> bool:
-        """Whether these are the chains' data."""
-        other = self.model.data(x, y)
-        return torch.equal(other.x, self.data.x) and torch.equal(other.y, self.data.y)
-
-    def with_data(self, x: Tensor, y: Tensor) -> Chains:
-        """Chains of the same plan for other data, which begin at the present weights; nothing is kept or burnt in."""
-        other = self.model.data(x, y)
-        found = copy.copy(self)
-        found.data, found.done, found.burn_in, found.planned, found._kept = other, 0, 0, 0, []
-        found.state = start_at(self.model, other, self.state.weights, self._generator)
-        return found
+    Source: Gelman et al., Bayesian Data Analysis, third edition, section 11.4.
+    """
+    length = draws.shape[1] // 2
+    if length < 2:
+        return draws.new_full(draws.shape[2:], math.nan)
+    parts = torch.cat([draws[:, :length], draws[:, draws.shape[1] - length :]])
+    within, between = parts.var(1).mean(0), parts.mean(1).var(0)
+    # A quantity that never moves agrees with itself.
+    return torch.where(within + between == 0, 1.0, ((length - 1) / length + between / within).sqrt())

@@ -25,11 +25,9 @@ from momentgen.inference.bowtie.conditionals import (
 from momentgen.inference.bowtie.model import BowTieModel, Data, State, from_standard, preactivations, to_standard
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 
-__all__ = ["BLOCKS", "COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
+__all__ = ["COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
 
-#: the blocks of a sweep, in its order
-BLOCKS = ("gates", "gamma", "activations", "weights", "precisions")
-#: those that may be drawn without the topmost activations
+#: blocks that may be drawn without the topmost activations
 COLLAPSIBLE = ("gates", "weights")
 
 
@@ -38,7 +36,6 @@ def sweep(
     state: State,
     data: Data,
     generator: Generator | None = None,
-    fixed: Collection[str] = (),
     collapsed: Collection[str] = ("gates",),
 ) -> State:
     """Draw every block once given the others.
@@ -48,51 +45,40 @@ def sweep(
         state: of any number of chains; not changed.
         data: by :meth:`BowTieModel.data`.
         generator: of all random numbers.
-        fixed: names of :data:`BLOCKS` that stay as they are.
         collapsed: which of ``gates`` and ``weights`` of the topmost hidden layer are drawn with its activations
-            integrated out; none where the activations are fixed.  ``()`` is the paper's sweep.  The weights are then
-            one draw of units·(inputs + 1) numbers, whose cost grows with their third power.
+            integrated out.  ``()`` is the paper's sweep.  The weights are then one draw of units·(inputs + 1) numbers,
+            whose cost grows with their third power.
 
     Raises:
         InputError: for other names, or where float64 cannot factor a conditional's information matrix.
     """
-    check_blocks(fixed, collapsed)
-    if "activations" in fixed:
-        collapsed = ()
+    check_collapsed(collapsed)
     top = model.depth - 1
-    if "gates" not in fixed:
-        gates = [
-            gates_conditional(model, state, data, layer).draw(generator)
-            for layer in range(model.depth - ("gates" in collapsed))
-        ]
-        state = state._replace(gates=(*gates, *state.gates[len(gates) :]))
-        if "gates" in collapsed:
-            state = state._replace(gates=(*gates, draw_collapsed_gates(model, state, data, generator)))
-    if "gamma" not in fixed:
-        tilts = (preactivations(state, data, layer) / model.tau for layer in range(model.depth))
-        state = state._replace(gamma=tuple(polya_gamma(1, tilt, generator=generator) for tilt in tilts))
-    early = "weights" in collapsed and "weights" not in fixed
+    of_gates = model.depth - ("gates" in collapsed)
+    gates = [gates_conditional(model, state, data, layer).draw(generator) for layer in range(of_gates)]
+    state = state._replace(gates=(*gates, *state.gates[of_gates:]))
+    if "gates" in collapsed:
+        state = state._replace(gates=(*gates, draw_collapsed_gates(model, state, data, generator)))
+    tilts = (preactivations(state, data, layer) / model.tau for layer in range(model.depth))
+    state = state._replace(gamma=tuple(polya_gamma(1, tilt, generator=generator) for tilt in tilts))
+    early = "weights" in collapsed
     if early:
         drawn = collapsed_weights_conditional(model, state, data).draw(generator)
         state = _with_weights(state, top, drawn.view_as(state.weights[top]))
-    if "activations" not in fixed:
-        state = state._replace(activations=activations_conditional(model, state, data).draw(generator))
+    state = state._replace(activations=activations_conditional(model, state, data).draw(generator))
     for layer in range(model.depth + 1):
-        if "weights" not in fixed and not (early and layer == top):
+        if not (early and layer == top):
             drawn = weights_conditional(model, state, data, layer).draw(generator)
             state = _with_weights(state, layer, drawn.squeeze(-2))
-    if "precisions" not in fixed:
-        layers = range(model.depth + 1)
-        found = tuple(precisions_conditional(model, state, data, layer).draw(generator) for layer in layers)
-        state = state._replace(precisions=found)
-    return state
+    layers = range(model.depth + 1)
+    found = tuple(precisions_conditional(model, state, data, layer).draw(generator) for layer in layers)
+    return state._replace(precisions=found)
 
 
-def check_blocks(fixed: Collection[str], collapsed: Collection[str]) -> None:
+def check_collapsed(collapsed: Collection[str]) -> None:
     """Raise InputError for a name that a sweep does not have."""
-    for what, names, known in (("fixed", fixed, BLOCKS), ("collapsed", collapsed, COLLAPSIBLE)):
-        if isinstance(names, str) or not set(names) <= set(known):
-            raise InputError(f"sweep: expected {what} among {known}, got {names!r}")
+    if isinstance(collapsed, str) or not set(collapsed) <= set(COLLAPSIBLE):
+        raise InputError(f"sweep: expected collapsed among {COLLAPSIBLE}, got {collapsed!r}")
 
 
 def _with_weights(state: State, layer: int, drawn: Tensor) -> State:
@@ -142,7 +128,7 @@ def random_start(model: BowTieModel, data: Data, chains: int, generator: Generat
         size = (chains, model.widths[layer + 1], below + 1)
         drawn = torch.randn(size, generator=generator, dtype=torch.float64, device=data.y.device)
         weights.append(drawn * math.sqrt((1 if layer == model.depth else 2) / (below + 1)))
-    return start_at(model, data, tuple(weights), generator)
+    return _start_at(model, data, tuple(weights), generator)
 
 
 @torch.enable_grad()
@@ -165,10 +151,10 @@ def relu_start(
         adam.zero_grad()
         loss.backward()
         adam.step()
-    return start_at(model, data, tuple(part.detach() for part in weights), generator)
+    return _start_at(model, data, tuple(part.detach() for part in weights), generator)
 
 
-def start_at(model: BowTieModel, data: Data, weights: tuple[Tensor, ...], generator: Generator | None) -> State:
+def _start_at(model: BowTieModel, data: Data, weights: tuple[Tensor, ...], generator: Generator | None) -> State:
     """Chains at these weights, latent values as a ReLU network has them, noise as the residuals have it."""
     state = State(weights, (), (), (), ())
     for layer in range(model.depth):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, Predictive
-from momentgen.inference.bowtie.convergence import effective_size, split_r_hat
+from momentgen.inference.bowtie.chains import split_r_hat
 from momentgen.inference.estimators.base import parameters
 from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.regressor import BayesianRegressor
@@ -73,6 +73,8 @@ class BowTieRegressor(BayesianRegressor):
     progress: bool = False
     random_state: Any = None
 
+    _goes_on = False
+
     def _start(self, x: Tensor, y: Tensor) -> None:
         prior = ConjugatePrior(var=self.weight_var, shape=self.noise_shape, rate=self.noise_rate)
         targets = _columns(y)
@@ -83,44 +85,25 @@ class BowTieRegressor(BayesianRegressor):
         )  # fmt: skip
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
-        if passes is None:
-            self.chains_.run(progress=self.progress)
-            return
-        if not self.chains_.of_data(x, _columns(y)) or not self.chains_.done:
-            self.chains_ = self.chains_.with_data(x, _columns(y))
-        self.chains_.go_on(passes)
+        self.chains_.run(progress=self.progress)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> BowTieRegressor:  # type: ignore[override]
         """Fit anew to features ``(n, features)`` and targets ``(n,)`` or ``(n, outputs)``; all rows count alike."""
         return super().fit(X, y)
 
-    def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> BowTieRegressor:
-        """Keep the next ``passes`` draws as well.
-
-        The posterior is always that of the last call's data alone.  With other data than before, and in a first call,
-        chains begin anew at their present weights.  There is no burn-in then, and former draws are dropped.
-        """
-        return super().partial_fit(X, y, passes, n_total)
-
     def _diagnose(self) -> dict[str, Any]:
         found = self._mixture(self.chains_.data.x[:_JUDGED_ROWS, :-1]).expected
         draws = found.unflatten(0, self.chains_.draws.log_joint.shape).flatten(2)
-        r_hat, size = split_r_hat(draws), effective_size(draws)
-        return {
-            "draws": draws.shape[1],
-            "r_hat": r_hat.median().item(),
-            "r_hat_worst": r_hat.max().item(),
-            "ess": size.median().item(),
-            "ess_worst": size.min().item(),
-        }
+        r_hat = split_r_hat(draws)
+        return {"draws": draws.shape[1], "r_hat": r_hat.median().item(), "r_hat_worst": r_hat.max().item()}
 
     def _complaint(self) -> str | None:
         found = self._diagnose()
         if found["r_hat"] <= _MOST_R_HAT:
             return None
         return (
-            f"chains disagree: R̂ of the predictions is {found['r_hat']:.3g} in the median, above {_MOST_R_HAT}, from "
-            f"{found['ess']:.3g} effective draws; more burn_in and draws, or more chains, may help"
+            f"chains disagree: R̂ of the predictions is {found['r_hat']:.3g} in the median, above {_MOST_R_HAT}; more "
+            "burn_in and draws, or more chains, may help"
         )
 
     def _mixture(self, x: Tensor) -> Predictive:

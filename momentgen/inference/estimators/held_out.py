@@ -20,6 +20,7 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, check_cv
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from momentgen.errors import InputError
@@ -72,6 +73,8 @@ class CalibratedFit(RegressorMixin, Bayesian):  # type: ignore[misc]
 
     calibrate: Calibration | None
     _checks = {"multi_output": True, "y_numeric": True}  # noqa: RUF012
+    #: whether there is a ``partial_fit``
+    _goes_on: ClassVar[bool] = True
     #: what to try where a fit predicts no better than a line
     _advice: ClassVar[str] = "PBPRegressor(), which compares networks with a line,"
 
@@ -131,6 +134,7 @@ class CalibratedFit(RegressorMixin, Bayesian):  # type: ignore[misc]
         self._say(doubt)
         return self
 
+    @available_if(lambda self: self._goes_on)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: ArrayLike, y: ArrayLike, passes: int = 1, n_total: int | None = None) -> Self:
         """Go on with these data; scales of features and targets stay those of the first call.
 
