@@ -21,9 +21,7 @@ from momentgen.inference.bowtie import (
     ConjugatePrior,
     Draws,
     State,
-    chains,
     predict,
-    random_start,
     simulate,
 )
 from momentgen.inference.bowtie.chains import split_r_hat
@@ -162,7 +160,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     )),
     (lambda: quick(MODEL, X, Y, anneal_from=0.0), "temperature"),
     (lambda: quick(MODEL, X, Y).draws, "got none"),
-    (lambda: quick(MODEL, X, Y, start=random_start(DEEP, DEEP.data(X, Y), 1)), "weights of shapes"),
     *((lambda widths=widths: BowTieModel(widths), "widths") for widths in ((1, 1), (1, 0, 1), (1, 2.0, 1))),
     *((lambda tau=tau: BowTieModel((1, 2, 1), tau), "temperature") for tau in (0.0, -1.0, math.nan, math.inf)),
     *((lambda options=options: ConjugatePrior(**options), "expected") for options in (
@@ -188,12 +185,6 @@ def test_chains_start_at_trained_networks() -> None:
     """Which fit better than random weights do, before any sweep."""
     start, random = (Chains(MODEL, X, Y, chains=2, start=name).state.precisions[-1] for name in ("relu", "random"))
     assert bool((start > random).all())
-
-
-def test_every_start_is_a_state_of_the_model() -> None:
-    for start in chains.STARTS.values():
-        for model in (MODEL, DEEP):
-            model.check(start(model, model.data(X, Y), 3), len(X))
 
 
 def test_chains_run_where_gradients_are_off_and_for_features_that_have_some() -> None:

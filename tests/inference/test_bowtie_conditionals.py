@@ -19,9 +19,16 @@ from torch.distributions import Bernoulli, Gamma, MultivariateNormal, Normal
 from momentgen.errors import InputError
 from momentgen.inference.bowtie import collapsed, gibbs
 from momentgen.inference.bowtie import conditionals as c
-from momentgen.inference.bowtie.conditionals import GammaConditional
 from momentgen.inference.bowtie.gibbs import simulate, sweep
-from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint, preactivations
+from momentgen.inference.bowtie.model import (
+    BowTieModel,
+    ConjugatePrior,
+    Data,
+    State,
+    draw_gamma,
+    log_joint,
+    preactivations,
+)
 
 #: widths of networks with one, two and three hidden layers, one or two targets
 SIZES = [(2, 3, 1), (3, 4, 2), (2, 3, 4, 1), (2, 4, 3, 2), (2, 3, 4, 3, 1), (1, 2, 3, 2, 2)]
@@ -130,10 +137,7 @@ def test_activations_weights_and_precisions_are_drawn_from_the_log_joint(widths:
         other = put(state, "weights", layer, value.view_as(now))
         assert_same_ratio(ratio, model, data, state, other, augmented=True)
         of_precisions = c.precisions_conditional(model, state, data, layer)
-        value, gamma = (
-            of_precisions.draw(torch.Generator().manual_seed(3)),
-            Gamma(of_precisions.shape, of_precisions.rate),
-        )
+        value, gamma = draw_gamma(*of_precisions, torch.Generator().manual_seed(3)), Gamma(*of_precisions)
         ratio = (gamma.log_prob(value) - gamma.log_prob(state.precisions[layer])).sum(1)
         assert_same_ratio(ratio, model, data, state, put(state, "precisions", layer, value), augmented=True)
 
@@ -143,7 +147,7 @@ def test_activations_weights_and_precisions_are_drawn_from_the_log_joint(widths:
 def test_gates_are_drawn_from_the_log_joint_with_and_without_gamma(widths: tuple[int, ...], augmented: bool) -> None:
     model, state, data = case(widths)
     for layer in range(model.depth):
-        given = Bernoulli(logits=c.gates_conditional(model, state, data, layer).logits)
+        given = Bernoulli(logits=c.gates_conditional(model, state, data, layer))
         value = 1 - state.gates[layer]
         ratio = (given.log_prob(value) - given.log_prob(state.gates[layer])).sum((1, 2))
         other = put(state, "gates", layer, value)
@@ -304,8 +308,8 @@ def _without_prior(right: Conditional) -> Conditional:
     return lambda model, *given: right(model.at(1e12), *given)
 
 
-def _wider(right: GammaConditional) -> GammaConditional:
-    return GammaConditional(right.shape + 0.5, right.rate)
+def _wider(shape: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+    return shape + 0.5, rate
 
 
 #: block -> where the sweep finds it, and the error
@@ -318,7 +322,7 @@ PLANTED: dict[str, tuple[str, Callable[[Conditional], Conditional]]] = {
     # of the hidden layers, at a temperature a fifth too high
     "weights": ("weights_conditional", lambda right: lambda model, *given: right(model.at(1.2 * model.tau), *given)),
     # a shape of α₀ + (N + 1)/2
-    "precisions": ("precisions_conditional", lambda right: lambda *given: _wider(right(*given))),
+    "precisions": ("precisions_conditional", lambda right: lambda *given: _wider(*right(*given))),
     "gates": ("gates_conditional", _without_prior),
     # PG(1, u) for PG(1, u/τ)
     "gamma": ("polya_gamma", lambda right: lambda b, z, **options: right(b, 0.5 * z, **options)),

@@ -16,7 +16,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.extras import require
 from momentgen.inference.bowtie.gibbs import check_collapsed, random_start, relu_start, sweep
-from momentgen.inference.bowtie.model import BowTieModel, State, log_joint
+from momentgen.inference.bowtie.model import BowTieModel, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
 from momentgen.progress import progress_bar
 
@@ -38,7 +38,7 @@ class Chains:
         draws: states of each chain to keep.
         thin: sweeps a kept state.
         seed: of all random numbers.
-        start: a key of :data:`STARTS`, or a :class:`State`.
+        start: a key of :data:`STARTS`.
         collapsed: see :func:`~momentgen.inference.bowtie.gibbs.sweep`.
         anneal_from: temperature of the first sweep; it falls geometrically to the model's in the first half of
             ``burn_in``.  None: the model's throughout.
@@ -65,7 +65,7 @@ class Chains:
         draws: int = 1000,
         thin: int = 1,
         seed: int = 0,
-        start: str | State = "relu",
+        start: str = "relu",
         collapsed: Collection[str] = ("gates",),
         anneal_from: float | None = None,
     ) -> None:
@@ -80,8 +80,8 @@ class Chains:
         check_collapsed(collapsed)
         if anneal_from is not None:
             model.at(anneal_from)
-        if isinstance(start, str) and start not in STARTS:
-            raise InputError(f"Chains: expected start among {', '.join(STARTS)} or a State, got {start!r}")
+        if start not in STARTS:
+            raise InputError(f"Chains: expected start among {', '.join(STARTS)}, got {start!r}")
         self.model, self.data = model, model.data(x, y)
         self.burn_in, self.planned, self.thin = burn_in, draws, thin
         self.collapsed, self.anneal_from = tuple(sorted(collapsed)), anneal_from
@@ -89,11 +89,7 @@ class Chains:
         self.done = 0
         self._kept: list[tuple[Tensor, ...]] = []
         self._generator = torch.Generator(x.device).manual_seed(seed)
-        if isinstance(start, str):
-            self.state = STARTS[start](model, self.data, chains, self._generator)
-        else:
-            model.check(start, len(x))
-            self.state = start
+        self.state = STARTS[start](model, self.data, chains, self._generator)
 
     # ------------------------------------------------------------------ running
 

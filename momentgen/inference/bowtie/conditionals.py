@@ -1,4 +1,4 @@
-"""The complete conditional distributions of a bow tie network, each as an object to draw from.
+"""The complete conditional distributions of a bow tie network.
 
 The second stage of :mod:`momentgen.inference.bowtie`.  A normal conditional is a normal distribution (a prior, or the
 noise about z·u) times a Gaussian factor exp(−½wᵀAw + gᵀw).  Both are counted from the centre of that distribution and
@@ -21,8 +21,6 @@ from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, p
 
 __all__ = [
     "ActivationsConditional",
-    "GammaConditional",
-    "GatesConditional",
     "NormalConditional",
     "activations_conditional",
     "factor",
@@ -193,40 +191,19 @@ def weights_conditional(model: BowTieModel, state: State, data: Data, layer: int
     return NormalConditional.of(centre, root, gram, linear, f"weights of layer {layer}")
 
 
-@dataclass
-class GammaConditional:
-    """Precisions of a layer given the rest: gamma distributions with these shapes and rates, ``(chains, units)``."""
-
-    shape: Tensor
-    rate: Tensor
-
-    def draw(self, generator: Generator | None) -> Tensor:
-        """One draw of each."""
-        return torch._standard_gamma(self.shape, generator=generator) / self.rate
-
-
-def precisions_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GammaConditional:
-    """Equations (19) to (21)."""
+def precisions_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> tuple[Tensor, Tensor]:
+    """Shapes and rates of the gamma laws of a layer's precisions given the rest (equations 19 to 21)."""
     u, prior = preactivations(state, data, layer), model.prior(layer)
     off = data.y - u if layer == model.depth else state.activations[layer] - state.gates[layer] * u
     rate = prior.rate + 0.5 * off.square().sum(1)
-    return GammaConditional(torch.full_like(rate, prior.shape + len(data.x) / 2), rate)
+    return torch.full_like(rate, prior.shape + len(data.x) / 2), rate
 
 
-@dataclass
-class GatesConditional:
-    """Gates of a layer given the rest but the Pólya-gamma variables: independent, with these logits."""
+def gates_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> Tensor:
+    """Logits of a layer's gates given the rest but the Pólya-gamma variables (equations 22 and 23).
 
-    logits: Tensor
-
-    def draw(self, generator: Generator | None) -> Tensor:
-        """One draw of each, 0.0 or 1.0."""
-        uniform = torch.rand(self.logits.shape, generator=generator, dtype=self.logits.dtype, device=self.logits.device)
-        return (uniform < self.logits.sigmoid()).to(self.logits.dtype)
-
-
-def gates_conditional(model: BowTieModel, state: State, data: Data, layer: int) -> GatesConditional:
-    """Equations (22) and (23).  Given u a gate and its Pólya-gamma variable are independent."""
+    Gates are independent; given u a gate and its Pólya-gamma variable are, too.
+    """
     u = preactivations(state, data, layer)
     on = state.precisions[layer][:, None] * u
-    return GatesConditional(u / model.tau + on * (state.activations[layer] - 0.5 * u))
+    return u / model.tau + on * (state.activations[layer] - 0.5 * u)

@@ -22,7 +22,16 @@ from momentgen.inference.bowtie.conditionals import (
     precisions_conditional,
     weights_conditional,
 )
-from momentgen.inference.bowtie.model import BowTieModel, Data, State, from_standard, preactivations, to_standard
+from momentgen.inference.bowtie.model import (
+    BowTieModel,
+    Data,
+    State,
+    draw_gamma,
+    draw_gates,
+    from_standard,
+    preactivations,
+    to_standard,
+)
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 
 __all__ = ["COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
@@ -55,7 +64,7 @@ def sweep(
     check_collapsed(collapsed)
     top = model.depth - 1
     of_gates = model.depth - ("gates" in collapsed)
-    gates = [gates_conditional(model, state, data, layer).draw(generator) for layer in range(of_gates)]
+    gates = [draw_gates(gates_conditional(model, state, data, layer), generator) for layer in range(of_gates)]
     state = state._replace(gates=(*gates, *state.gates[of_gates:]))
     if "gates" in collapsed:
         state = state._replace(gates=(*gates, draw_collapsed_gates(model, state, data, generator)))
@@ -71,7 +80,7 @@ def sweep(
             drawn = weights_conditional(model, state, data, layer).draw(generator)
             state = _with_weights(state, layer, drawn.squeeze(-2))
     layers = range(model.depth + 1)
-    found = tuple(precisions_conditional(model, state, data, layer).draw(generator) for layer in layers)
+    found = tuple(draw_gamma(*precisions_conditional(model, state, data, layer), generator) for layer in layers)
     return state._replace(precisions=found)
 
 
@@ -96,11 +105,11 @@ def simulate(model: BowTieModel, x: Tensor, chains: int, generator: Generator | 
         mean, root = model.weight_prior(layer, x.device)
         weights.append(mean + from_standard(_normal(mean.expand(chains, -1, -1), generator), root))
         shape = mean.new_full((chains, len(mean)), model.prior(layer).shape)
-        precisions.append(torch._standard_gamma(shape, generator=generator) / model.prior(layer).rate)
+        precisions.append(draw_gamma(shape, model.prior(layer).rate, generator))
     state = State(tuple(weights), tuple(precisions), (), (), ())
     for layer in range(model.depth):
         u = preactivations(state, data, layer)
-        gate = (torch.empty_like(u).uniform_(generator=generator) < (u / model.tau).sigmoid()).double()
+        gate = draw_gates(u / model.tau, generator)
         noise = _normal(u, generator) * precisions[layer].rsqrt()[:, None]
         state = state._replace(
             activations=(*state.activations, gate * u + noise),

@@ -174,20 +174,6 @@ class BowTieModel:
         with_one = with_ones(x.detach().double())
         return Data(with_one, y.detach().double(), (with_one[:, :, None] * with_one[:, None, :]).flatten(1))
 
-    def check(self, state: State, n: int) -> None:
-        """Raise InputError where a state's tensors are not of this model's shapes for ``n`` rows."""
-        layers, hidden = range(self.depth + 1), range(self.depth)
-        chains = len(state.precisions[0])
-        expected = {
-            "weights": [(chains, self.widths[k + 1], self.widths[k] + 1) for k in layers],
-            "precisions": [(chains, self.widths[k + 1]) for k in layers],
-            **{name: [(chains, n, self.widths[k + 1]) for k in hidden] for name in ("activations", "gates", "gamma")},
-        }
-        for name, shapes in expected.items():
-            found = [tuple(part.shape) for part in getattr(state, name)]
-            if found != shapes:
-                raise InputError(f"BowTieModel: expected {name} of shapes {shapes}, got {found}")
-
 
 def with_ones(a: Tensor) -> Tensor:
     """``a`` with a last column of ones, which the bias takes."""
@@ -214,6 +200,17 @@ def to_standard(off: Tensor, root: Tensor) -> Tensor:
     if root.shape[-2] == 1:
         return off / root[:, 0]
     return torch.linalg.solve_triangular(root, off[..., None], upper=False)[..., 0]
+
+
+def draw_gates(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """0.0 or 1.0."""
+    uniform = torch.rand(logits.shape, generator=generator, dtype=logits.dtype, device=logits.device)
+    return (uniform < logits.sigmoid()).to(logits.dtype)
+
+
+def draw_gamma(shape: Tensor, rate: Tensor | float, generator: torch.Generator | None) -> Tensor:
+    """Gamma variables of these shapes and rates."""
+    return torch._standard_gamma(shape, generator=generator) / rate
 
 
 def log_normal(value: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
