@@ -1,4 +1,4 @@
-"""The Gamma distribution of a precision: the noise of :class:`momentgen.inference.likelihood.Gaussian`, and priors'.
+"""The Gamma distribution of a precision: the noise of :class:`momentgen.inference.likelihood.Gaussian` in filters.
 
 Here too is what modules of distributions ask of numbers they are made with.
 """
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from momentgen.errors import InputError
-from momentgen.laws.values import readable
 
 __all__ = ["Gamma", "positive"]
 
@@ -22,50 +21,21 @@ class Gamma(nn.Module):
     Args:
         shape: positive; a number, or a tensor that broadcasts with outputs.
         rate: positive, in units of the variance.
-        learn: whether shape and rate are parameters, learnt by gradients through their logarithms; else they stay until
-            :meth:`set`.
-
-    What it is made with is also the prior that :meth:`kl` refers to.
 
     Raises:
         InputError: if shape or rate is not positive and finite.
 
-    >>> Gamma(6.0, 6.0).mean
-    tensor(1., dtype=torch.float64)
+    >>> Gamma(6.0, 6.0).mean_inverse
+    tensor(1.2000, dtype=torch.float64)
     """
 
-    prior_shape: Tensor
-    prior_rate: Tensor
-    log_shape: Tensor
-    log_rate: Tensor
+    shape: Tensor
+    rate: Tensor
 
-    def __init__(self, shape: float | Tensor, rate: float | Tensor, learn: bool = False) -> None:
+    def __init__(self, shape: float | Tensor, rate: float | Tensor) -> None:
         super().__init__()
-        for name, value in (("shape", shape), ("rate", rate)):
-            prior = positive("Gamma", name, value)
-            self.register_buffer(f"prior_{name}", prior)
-            if learn:
-                setattr(self, f"log_{name}", nn.Parameter(prior.log().to(torch.get_default_dtype())))
-            else:
-                self.register_buffer(f"log_{name}", prior.log())
-
-    @property
-    def shape(self) -> Tensor:
-        return self.log_shape.exp()
-
-    @property
-    def rate(self) -> Tensor:
-        return self.log_rate.exp()
-
-    @property
-    def mean(self) -> Tensor:
-        """E of the precision."""
-        return (self.log_shape - self.log_rate).exp()
-
-    @property
-    def mean_log(self) -> Tensor:
-        """E of the precision's logarithm."""
-        return torch.digamma(self.shape) - self.log_rate
+        self.register_buffer("shape", positive("Gamma", "shape", shape))
+        self.register_buffer("rate", positive("Gamma", "rate", rate))
 
     @property
     def mean_inverse(self) -> Tensor:
@@ -74,29 +44,12 @@ class Gamma(nn.Module):
         Raises:
             InputError: where the shape is at most 1, and the expectation infinite.
         """
-        shape = self.shape
-        if readable(shape) and not bool((shape > 1).all()):
-            least = shape.detach().min()
+        if not bool((self.shape > 1).all()):
             raise InputError(
-                f"Gamma: the variance of the noise has an expectation for shapes beyond 1 only, got {least:g}"
+                "Gamma: the variance of the noise has an expectation for shapes beyond 1 only, got "
+                f"{self.shape.min():g}"
             )
-        return self.rate / (shape - 1)
-
-    def set(self, shape: float | Tensor, rate: float | Tensor) -> None:
-        """Replace shape and rate, as an update by moment matching does; the prior stays.
-
-        Raises:
-            InputError: if they are not positive and finite.
-        """
-        with torch.no_grad():
-            self.log_shape.copy_(positive("Gamma.set", "shape", shape).log())
-            self.log_rate.copy_(positive("Gamma.set", "rate", rate).log())
-
-    def kl(self) -> Tensor:
-        """Divergence of this distribution from what it was made with, summed."""
-        now = torch.distributions.Gamma(self.shape, self.rate, validate_args=False)
-        prior = torch.distributions.Gamma(self.prior_shape.to(now.rate), self.prior_rate.to(now.rate))
-        return torch.distributions.kl_divergence(now, prior).sum()
+        return self.rate / (self.shape - 1)
 
 
 def positive(where: str, name: str, value: Any) -> Tensor:

@@ -64,14 +64,6 @@ class Likelihood(nn.Module):
         """Log p(y | f) of drawn outputs: one number per example."""
         raise NotImplementedError
 
-    def bound_term(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
-        """The lower bound's term of drawn outputs: the mean of log p(y | f) over what :meth:`kl` is of."""
-        return self.log_prob(f, y)
-
-    def kl(self) -> Tensor:
-        """Divergence of the posterior of the likelihood's own parameters from their prior; 0 where there are none."""
-        return torch.zeros(())
-
     def _moments(self, method: str, output: Any) -> Moments:
         where = f"{type(self).__name__}.{method}"
         moments = as_moments(where, output)
@@ -123,12 +115,9 @@ class Gaussian(Likelihood):
         var: *variance* of the noise, positive; a number, or a tensor that broadcasts with outputs, such as one for each
             of them, shape ``(k,)``.
         learn: whether the variance is a parameter, learnt by gradients through its logarithm, ``log_var``.
-        precision: in place of ``var``, a :class:`Gamma` posterior of the noise's precision 1 / var.
-
-    With a Gamma noise ``expected_log_prob`` is exact, and ``log_prob`` has the precision integrated out, a Student
-    distribution of 2·shape degrees of freedom for each y_k.  ``log_z`` is approximate, for shapes beyond 1.  It
-    replaces the Student distribution by the normal one of its mean and variance, rate / (shape - 1).
-    Source: Hernandez-Lobato & Adams 2015, Probabilistic backpropagation.
+        precision: in place of ``var``, a :class:`Gamma` law of the noise's precision 1 / var, which
+            :class:`~momentgen.inference.DensityFilter` learns.  ``log_z`` and ``predictive`` have the noise's expected
+            variance; the bound takes a ``var``.
 
     Of :class:`~momentgen.runtime.JointMoments`, shape ``(batch, k)``, ``log_z`` is that of all k values together.
 
@@ -152,7 +141,7 @@ class Gaussian(Likelihood):
             else:
                 self.register_buffer("_var", noise)
         elif learn:
-            raise InputError("Gaussian: a precision is learnt where it is made, Gamma(..., learn=True)")
+            raise InputError("Gaussian: a precision is learnt by DensityFilter; expected var beside learn=True")
 
     @property
     def var(self) -> Tensor:
@@ -160,6 +149,12 @@ class Gaussian(Likelihood):
         if self.precision is not None:
             return self.precision.mean_inverse
         return self.log_var.exp() if hasattr(self, "log_var") else cast(Tensor, self._var)
+
+    @property
+    def _known_var(self) -> Tensor:
+        if self.precision is not None:
+            raise InputError("Gaussian: expected var; a Gamma precision is for DensityFilter, and has log_z alone")
+        return self.var
 
     def _noise(self, value: Tensor, like: Tensor) -> Tensor:
         fits = value.dim() <= like.dim() and all(
@@ -180,18 +175,15 @@ class Gaussian(Likelihood):
         return y
 
     def expected_log_prob(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
-        """E log N(y; F, noise), exact; with a Gamma noise also over the precision."""
+        """E log N(y; F, noise), exact."""
         mean, var = self._moments("expected_log_prob", output)
         square = (self._numbers(y, mean) - mean).square() + var
-        if self.precision is not None:
-            precision, log_precision = self.precision.mean, self.precision.mean_log
-        else:
-            precision, log_precision = 1 / self.var, -self.var.log()
+        precision, log_precision = 1 / self._known_var, -self._known_var.log()
         term = self._noise(log_precision, mean) - math.log(2 * math.pi) - self._noise(precision, mean) * square
         return term.sum(-1) / 2
 
     def log_z(self, output: Moments | Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
-        """Log N(y; mean, var + noise); with a Gamma noise approximate, see the class."""
+        """Log N(y; mean, var + noise)."""
         moments = self._moments("log_z", output)
         mean, var = moments
         y, noise = self._numbers(y, mean), self._noise(self.var, mean)
@@ -204,25 +196,14 @@ class Gaussian(Likelihood):
         return -0.5 * ((y - mean).square() / total + total.log() + math.log(2 * math.pi)).sum(-1)
 
     def predictive(self, output: Moments | Tensor) -> Moments:
-        """Mean and *variance* of y, noise included; with a Gamma noise those of the Student distribution, exact."""
+        """Mean and *variance* of y, noise included."""
         mean, var = self._moments("predictive", output)
         return Moments(mean, var + self._noise(self.var, mean))
 
     def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         f = self._moments("log_prob", f).mean
-        y = self._numbers(y, f)
-        if self.precision is None:
-            noise = self._noise(self.var, f)
-            return -0.5 * ((y - f).square() / noise + noise.log() + math.log(2 * math.pi)).sum(-1)
-        shape, mean = self._noise(self.precision.shape, f), self._noise(self.precision.mean, f)
-        student = torch.distributions.StudentT(2 * shape, f, mean.rsqrt(), validate_args=False)
-        return cast(Tensor, student.log_prob(y)).sum(-1)
-
-    def bound_term(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
-        return super().bound_term(f, y) if self.precision is None else self.expected_log_prob(f, y)
-
-    def kl(self) -> Tensor:
-        return super().kl() if self.precision is None else self.precision.kl()
+        y, noise = self._numbers(y, f), self._noise(self._known_var, f)
+        return -0.5 * ((y - f).square() / noise + noise.log() + math.log(2 * math.pi)).sum(-1)
 
 
 Expectation = Literal["exact", "mean_predictor"]

@@ -57,8 +57,7 @@ def elbo(
         weights: how often each example of the batch counts, of the shape of the likelihood's terms; None for once.
 
     Returns:
-        A scalar: the mean expected log likelihood of the batch, less ``kl_weight * KL / size``.  The divergence is that
-        of the network's parameters and of the likelihood's own, where these have a posterior.
+        A scalar: the mean expected log likelihood of the batch, less ``kl_weight * KL / size``.
 
     Raises:
         InputError: for a size or number of samples below 1, or a negative weight.  Also for a network that is not
@@ -79,7 +78,7 @@ def elbo(
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
     fit = _fit(network, bayes, likelihood, args, y, samples, weights)
-    return fit - kl_weight / size * (bayes.kl() + likelihood.kl())
+    return fit - kl_weight / size * bayes.kl()
 
 
 def _fit(
@@ -103,7 +102,7 @@ def _fit(
         drawn = not ALL[current_method(bayes.network.propagation)].is_distribution
         if drawn and output.mean.dtype in (torch.float16, torch.bfloat16):  # under autocast
             output = Moments(output.mean.float(), output.var)
-        terms = likelihood.bound_term(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
+        terms = likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
         fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()
 

@@ -4,7 +4,7 @@ Nothing is imported from these libraries.  Each function reads the attributes of
 
 * ``from_laplace``: laplace-torch: diagonal, Kronecker-factored and full, of all weights, the last layer, a subnetwork.
 * ``from_ivon``: the optimizer of ivon-opt.
-* ``from_swag``: iterates of the weights, or statistics of them, as SWAG collects them (Maddox et al. 2019).
+* ``from_swag``: iterates of the weights, of which SWAG makes a posterior (Maddox et al. 2019).
 * ``from_vbll``: a last layer of vbll.
 
 Correlations remain, within a parameter and between parameters (:mod:`~momentgen.inference.affine`).  ``controlled``,
@@ -211,33 +211,26 @@ def from_ivon(optimizer: Any) -> Trained:
 # ------------------------------------------------------------------ SWAG
 
 
-def from_swag(iterates: Any, *, rank: int | None = None, scale: float | None = None) -> Trained:
+def from_swag(iterates: Iterable[Mapping[str, Any]], *, rank: int = 20, scale: float = 0.5) -> Trained:
     """The posterior of SWAG: the mean of the weights' iterates, their variances, and their last deviations.
 
     Args:
-        iterates: state dicts of the network, collected along training.  Or an object with ``swag_stats``, as
-            torch-uncertainty's SWAG has them.
-        rank: how many of the last iterates give the correlated part, at least 2; 0 leaves it out.  None takes all that
-            the object keeps, or else the paper's 20.
-        scale: factor on the covariance.  None takes that of the object, or else the paper's, a half.
+        iterates: state dicts of the network, collected along training.
+        rank: how many of the last iterates give the correlated part, at least 2; 0 leaves it out.
+        scale: factor on the covariance.
 
     Returns:
         What :func:`~momentgen.inference.randomise` takes with the network.  The correlated part has its noise in common
-        between all parameters, as in the paper.
+        between all parameters, as in the paper, whose rank and scale are the defaults.
 
     Raises:
         InputError: for less than two iterates, iterates that differ in their names, or arguments out of their range.
     """
-    scale = float(getattr(iterates, "scale", 0.5)) if scale is None else scale
-    most = int(getattr(iterates, "max_num_models", 20 if rank is None else rank))
-    rank = most if rank is None else min(rank, most)
     if not 0 < scale < float("inf") or rank < 0 or rank == 1:
         raise InputError(f"from_swag: expected a positive scale and a rank of 0 or at least 2, got {scale} and {rank}")
-    stats = getattr(iterates, "swag_stats", None)
-    parts = _swag_of_stats(iterates, stats, rank) if isinstance(stats, Mapping) else _swag_of_iterates(iterates, rank)
     shared: Noise | None = None
     found: list[tuple[Tensor, str, Posterior | None]] = []
-    for name, (mean, var, deviations) in parts.items():
+    for name, (mean, var, deviations) in _swag_of_iterates(iterates, rank).items():
         if var is None:
             found.append((mean, name, None))
             continue
@@ -275,25 +268,6 @@ def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _S
         running = values.cumsum(0) / count.view(-1, *[1] * first.dim())
         deviations = (values - running)[-rank:] / (min(rank, len(values)) - 1) ** 0.5 if rank else None
         found[name] = values.mean(0), values.var(0, correction=0), deviations
-    return found
-
-
-def _swag_of_stats(swag: Any, stats: Mapping[str, Tensor], rank: int) -> _Swag:
-    if (count := int(getattr(swag, "num_avgd_models", 2))) < 2:
-        raise InputError(f"from_swag: expected statistics of at least two iterates, got those of {count}")
-    prefix = getattr(swag, "prfx", "")
-    found: _Swag = {}
-    for key, mean in stats.items():
-        name = key.removeprefix(prefix).removesuffix("_mean")
-        square = stats.get(f"{prefix}{name}_sq_mean")
-        if square is None or not key.endswith("_mean"):
-            continue
-        var = (square - mean.square()).clamp_min(getattr(swag, "var_clamp", 0.0))
-        root = stats.get(f"{prefix}{name}_covariance_sqrt")
-        deviations = None
-        if rank and root is not None and len(root):
-            deviations = root[-rank:].view(-1, *mean.shape) / (rank - 1) ** 0.5
-        found[name] = mean, var, deviations
     return found
 
 

@@ -48,14 +48,6 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _noise(likelihood: Likelihood) -> list[Tensor]:
-    """What says how large the noise of a normal likelihood is."""
-    if not isinstance(likelihood, Gaussian):
-        return []
-    gamma = likelihood.precision
-    return [likelihood.var] if gamma is None else [gamma.shape, gamma.rate]
-
-
 class Trainer:
     """Maximises the evidence lower bound by Adam, on batches of data in memory.
 
@@ -221,7 +213,8 @@ class Trainer:
         """Train, and yield how many epochs are done after each."""
         if not len(x) or len(x) != len(y):
             raise InputError(f"Trainer.run: expected as many observations as inputs, got {len(y)} and {len(x)}")
-        if any(part.dim() >= y.dim() and len(part) > 1 for part in _noise(self.likelihood)):
+        noise = self.likelihood.var if isinstance(self.likelihood, Gaussian) else torch.zeros(())
+        if noise.dim() >= y.dim() and len(noise) > 1:
             raise InputError(
                 f"Trainer: expected a {type(self.likelihood).__name__} whose noise is that of all rows, got one of "
                 "each row. Training shuffles rows; y_std of an estimator's fit is for those"

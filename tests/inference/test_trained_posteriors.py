@@ -190,37 +190,6 @@ def test_parameters_that_only_leaves_out_stay_at_the_trained_means(how: Any) -> 
     assert torch.allclose(found.mean, functional_call(plain, mean, (x,)), atol=0.05)
 
 
-def swag_like(states: list[Any], **more: Any) -> Any:
-    """What SWAG of torch-uncertainty holds after these iterates, of which it keeps the deviations of the last 20."""
-    stats: dict[str, Tensor] = {}
-    for name in states[0]:
-        values = torch.stack([state[name] for state in states])
-        running = values.cumsum(0) / torch.arange(1, len(values) + 1).view(-1, *[1] * (values.dim() - 1))
-        key = f"model.swag_stats.{name}"
-        stats |= {f"{key}_mean": values.mean(0), f"{key}_sq_mean": values.square().mean(0)}
-        stats[f"{key}_covariance_sqrt"] = (values - running)[-20:].flatten(1)
-    like = {"prfx": "model.swag_stats.", "max_num_models": 20, "var_clamp": 1e-30, "num_avgd_models": len(states)}
-    return SimpleNamespace(swag_stats=stats, **{**like, **more})
-
-
-def test_statistics_of_swag_are_those_of_its_iterates_at_its_own_scale_and_least_variance() -> None:
-    plain = net()
-    first = plain.state_dict()
-    states = [{name: value + torch.randn_like(value) for name, value in first.items()} for _ in range(30)]
-    paper = randomise(plain, from_swag(states)).posteriors
-    for its, asked, scale in (({}, {}, 0.5), ({"scale": 2.0}, {}, 2.0), ({"scale": 2.0}, {"scale": 1.0}, 1.0)):
-        for name, one in randomise(plain, from_swag(swag_like(states, **its), **asked)).posteriors.items():
-            assert torch.allclose(one.var, paper[name].var * scale / 0.5, rtol=1e-9)
-            assert torch.allclose(one.mean, paper[name].mean)
-    for rank in (0, 2, 5, 40):
-        fewer = randomise(plain, from_swag(states, rank=min(rank, 20))).posteriors
-        for name, one in randomise(plain, from_swag(swag_like(states), rank=rank)).posteriors.items():
-            assert torch.allclose(one.var, fewer[name].var, rtol=1e-9)
-            assert one.independent == (rank == 0)
-    still = randomise(plain, from_swag(swag_like([first] * 2, var_clamp=1e-6, scale=1.0)))
-    assert torch.allclose(still.posteriors["0/weight"].var, torch.full((10, 3), 1e-6, dtype=torch.float64))
-
-
 def many(plain: nn.Module, drawn: Tensor, x: Tensor) -> Tensor:
     """Outputs of the plain network for parameter vectors ``(n, count)``."""
     names, sizes = zip(*((name, value.numel()) for name, value in plain.named_parameters()), strict=True)
@@ -239,9 +208,7 @@ def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
     yield lambda: from_laplace(plain), "expected a fitted Laplace approximation"
     yield lambda: from_ivon(torch.optim.Adam(plain.parameters())), "expected the optimizer IVON"
     yield lambda: from_swag([plain.state_dict()]), "at least two state dicts"
-    yield lambda: from_swag(swag_like([plain.state_dict()], num_avgd_models=0)), "at least two iterates, got those of 0"
     yield lambda: from_swag([plain.state_dict()] * 2, rank=1), "a rank of 0 or at least 2, got 0.5 and 1"
-    yield lambda: from_swag(swag_like([plain.state_dict()] * 2, max_num_models=1)), "at least 2, got 0.5 and 1"
     yield lambda: from_vbll(plain[0]), "Regression or DiscClassification"
     states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
     yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"

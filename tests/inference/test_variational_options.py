@@ -19,7 +19,6 @@ from momentgen.inference import (
     Categorical,
     CorrelatedClassifier,
     CorrelatedRegressor,
-    Gamma,
     Gaussian,
     HeteroscedasticGaussian,
     Probit,
@@ -29,7 +28,6 @@ from momentgen.inference import (
     sampled_outputs,
 )
 from momentgen.inference.estimators.network import rough_noise
-from momentgen.inference.heteroscedastic import KnownNoise
 from momentgen.runtime import JointMoments, Moments
 
 QUICK: dict[str, Any] = {"hidden": (10,), "random_state": 0, "calibrate": None, "propagation": "ap2", "lr": 0.03}
@@ -88,18 +86,6 @@ def test_the_terms_of_heads_with_a_covariance_are_those_of_joint_draws() -> None
     logs = likelihood.log_prob(draws, y.expand(len(draws), 3, 1))
     assert ((likelihood.expected_log_prob(output, y) - logs.mean(0)).abs() < 5 * logs.std(0) / 316).all()
     assert torch.allclose(likelihood.log_z(output, y), logs.logsumexp(0) - math.log(len(draws)), atol=0.02)
-
-
-def test_noise_that_a_datum_tells_adds_to_the_noise_of_all() -> None:
-    output, draws, y = drawn()
-    output, draws = Moments(output.mean[:, :2], output.var[:, :2]), draws[..., :2]
-    own = torch.tensor([[0.3, 2.0]]).double()
-    normal = torch.distributions.Normal(draws, (own + 0.25).sqrt())
-    logs = normal.log_prob(y).sum(-1)
-    likelihood, observed = KnownNoise(var=0.25), torch.cat([y, own], 1)
-    assert likelihood.expected_log_prob(output, observed) == pytest.approx(logs.mean(0), abs=0.01)
-    assert likelihood.log_z(output, observed) == pytest.approx(logs.logsumexp(0) - math.log(len(draws)), abs=5e-3)
-    assert torch.allclose(likelihood.log_prob(draws[:5], observed.expand(5, 1, 4)), logs[:5])
 
 
 # ------------------------------------------------------------------ estimators
@@ -201,9 +187,8 @@ def test_a_network_of_ones_own_and_a_function_that_makes_one_give_the_same_fit()
 
 def test_a_likelihood_with_noise_of_each_row_is_refused_since_rows_are_shuffled() -> None:
     x, y = fan(40)
-    for noise in ({"var": torch.ones(40, 1)}, {"precision": Gamma(torch.full((40, 1), 3.0), 1.0)}):
-        with pytest.raises(InputError, match="noise is that of all rows"):
-            VBPRegressor(likelihood=Gaussian(**noise), epochs=1, calibrate=None).fit(x, y)
+    with pytest.raises(InputError, match="noise is that of all rows"):
+        VBPRegressor(likelihood=Gaussian(var=torch.ones(40, 1)), epochs=1, calibrate=None).fit(x, y)
 
 
 def test_a_likelihood_without_heads_is_refused_beside_noise_that_depends_on_the_input() -> None:

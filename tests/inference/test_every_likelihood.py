@@ -1,4 +1,4 @@
-"""Counts, ordered classes and censored values: terms beside scipy's quadrature, and estimators that take them."""
+"""What every likelihood of one output has: terms beside scipy's quadrature; and estimators of counts and classes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 import torch
 from inference.every_estimator import BY_BOUND, REGRESSORS, every, quick
-from scipy import integrate, stats
+from scipy import integrate, special, stats
 
 from momentgen.errors import InputError
 from momentgen.inference import (
+    Bernoulli,
     Censored,
+    Gaussian,
     NegativeBinomial,
     Ordinal,
     Poisson,
+    Probit,
     VBPClassifier,
     VBPRegressor,
 )
 from momentgen.inference.counts import ByQuadrature
+from momentgen.inference.heteroscedastic import KnownNoise
 from momentgen.runtime import JointMoments, Moments
 
 CUTS = stats.norm.ppf([1 / 3, 2 / 3])
@@ -46,6 +50,10 @@ def ordered(y: float, f: np.ndarray) -> np.ndarray:
 
 #: likelihood, observations, and log p(y | f) by scipy
 CASES: list[tuple[Any, list[Any], Any]] = [
+    (Gaussian(0.25), [0.3, -4.0], lambda y, f: stats.norm.logpdf(y, f, 0.5)),
+    (KnownNoise(0.25), [(0.3, 0.0), (-4.0, 2.0)], lambda y, f: stats.norm.logpdf(y[0], f, np.sqrt(0.25 + y[1]))),
+    (Probit(), [0, 1], lambda y, f: stats.norm.logcdf((2 * y - 1) * f)),
+    (Bernoulli(), [0, 1], lambda y, f: special.log_expit((2 * y - 1) * f)),
     (Poisson(), [0, 2, 80], lambda y, f: stats.poisson.logpmf(y, np.exp(f))),
     (NegativeBinomial(0.5), [0, 2, 80], binomial),
     (Exponential(), [0.01, 1.0, 20.0], lambda y, f: stats.expon.logpdf(y, scale=np.exp(-f))),
@@ -119,7 +127,7 @@ def test_evidence_far_from_a_count_is_found_at_its_mode() -> None:
     assert Poisson().log_z(output(50, 1), target(3)).item() == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(0.5), Exponential()], ids=lambda one: str(one))
+@pytest.mark.parametrize("likelihood", [Poisson(), NegativeBinomial(0.5), Exponential()], ids=str)
 def test_predictions_are_those_of_draws(likelihood: Any) -> None:
     torch.manual_seed(0)
     draws = likelihood.sample(0.5 + 0.3 * torch.randn(400_000, 1, 1).double()).double()
