@@ -21,7 +21,7 @@ from momentgen.inference.normal_expectations import at_nodes, log_ndtr, mean_at_
 from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Censored", "HeteroscedasticGaussian", "KnownNoise"]
+__all__ = ["Censored", "HeteroscedasticGaussian", "KnownNoise", "Told"]
 
 _LOG_2_PI = math.log(2 * math.pi)
 
@@ -90,7 +90,7 @@ class HeteroscedasticGaussian(Likelihood):
         return -0.5 * (_LOG_2_PI + g + (y - mean).square() * (-g).exp()).sum(-1)
 
 
-class _Told(Gaussian):
+class Told(Gaussian):
     """Normal noise, with observations ``(..., 2k)``: k values, then a number of each that tells more of it."""
 
     def _pair(self, y: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ class _Told(Gaussian):
         return self.log_z(Moments(f, torch.zeros_like(f)), y)
 
 
-class Censored(_Told):
+class Censored(Told):
     """Numbers with normal noise, of which some are known as bounds only; logarithms of survival times, for example.
 
     Observations are of shape ``(..., 2k)``: k values, then a number for each.  It is 0 where the value was seen, 1
@@ -135,7 +135,7 @@ class Censored(_Told):
         return torch.where(side == 0, seen, torch.special.log_ndtr(side * (mean - y) / total.sqrt())).sum(-1)
 
 
-class KnownNoise(_Told):
+class KnownNoise(Told):
     """Numbers with normal noise, of which each datum tells a part: y_k = f_k + noise + its own noise.
 
     Observations are of shape ``(..., 2k)``: k values, then the *variances* of their own noise.  ``var`` is that of the

@@ -22,7 +22,7 @@ from momentgen.inference.bayesian_network import BayesianNetwork, randomise
 from momentgen.inference.counts import ByQuadrature, Ordinal
 from momentgen.inference.estimators.base import Bayesian, parameters
 from momentgen.inference.estimators.rivals import lead
-from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise
+from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian, KnownNoise, Told
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal
@@ -281,32 +281,12 @@ class Regression(Variational):
         """
         X, y, y_std, censored = self._take_weights(sample_weight, X, y, y_std, censored)
         self._take_noise(y, y_std, censored)
-        return self._fit_rows(X, y)
+        try:
+            return self._fit_rows(X, y)
+        finally:  # of these rows alone: those of partial_fit are seen, without noise of their own
+            self._y_std = self._censored = None
 
-    def partial_fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        passes: int = 1,
-        n_total: int | None = None,
-        y_std: ArrayLike | None = None,
-    ) -> Self:
-        """Go on with these data, as :meth:`BayesianRegressor.partial_fit`; all calls have ``y_std``, or none.
-
-        Raises:
-            InputError: for ``y_std`` where the first call had none, or none where it had one.
-        """
-        if self._ready and (y_std is not None) != isinstance(self.likelihood_, KnownNoise):
-            had, now = ("no y_std", "one") if y_std is not None else ("y_std", "none: zeros where nothing is known")
-            raise InputError(
-                f"{type(self).__name__}.partial_fit: expected y_std in all calls or in none; the first had {had}, this "
-                f"one has {now}"
-            )
-        self._take_noise(y, y_std)
-        return super().partial_fit(X, y, passes, n_total)
-
-    def _take_noise(self, y: Any, y_std: Any, censored: Any = None) -> None:
-        self._y_std = self._censored = None
+    def _take_noise(self, y: Any, y_std: Any, censored: Any) -> None:
         for name, given, least in (("y_std", y_std, 0), ("censored", censored, -1)):
             if given is None:
                 continue
@@ -354,9 +334,10 @@ class Regression(Variational):
 
     def _observed(self, y: Tensor) -> Tensor:
         y = y.reshape(len(y), -1)
-        if self._y_std is not None:
-            return torch.cat([y, self._tensor((self._y_std / self.y_scaler_.scale_) ** 2).to(y)], 1)
-        return y if self._censored is None else torch.cat([y, self._tensor(self._censored).to(y)], 1)
+        if not isinstance(self.likelihood_, Told):
+            return y
+        told = self._censored if self._y_std is None else (self._y_std / self.y_scaler_.scale_) ** 2
+        return torch.cat([y, torch.zeros_like(y) if told is None else self._tensor(told).to(y)], 1)
 
     def _unit_of(self, columns: NDArray[Any]) -> tuple[NDArray[Any], Any, Any]:
         # Targets with a unit of their own stay what they are: -1 and 1 have mean 0 and deviation 1.
