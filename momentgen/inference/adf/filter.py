@@ -22,7 +22,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.adf.evidence import output_model
 from momentgen.inference.adf.gamma import PriorFactors
-from momentgen.inference.adf.native import native
+from momentgen.inference.adf.native import update
 from momentgen.inference.adf.network import count_weights, propagate, unflatten
 from momentgen.inference.likelihood import Likelihood
 from momentgen.progress import progress_bar
@@ -286,15 +286,13 @@ class DensityFilter:
             draws = torch.randn(shape, generator=self.generator, dtype=x.dtype)
         if draws is not None and draws.shape != shape:
             raise InputError(f"DensityFilter: expected draws of shape {shape}, got {tuple(draws.shape)}")
-        kernel = native(self.weights.mean.dtype)
-        log_z = torch.zeros(shape[:2], dtype=torch.float64)
-        skipped = torch.zeros(self.replicates, 2, dtype=torch.int64)
         self.weights = Moments(*(part.contiguous() for part in self.weights))
         self.noise = self.noise.contiguous()
         draws = None if draws is None else draws.contiguous()
         settings = _RULES.index(self.rule), self._model.code, self._model.samples
-        mean, var = self.weights
-        kernel(self.sizes, *settings, mean, var, self.noise, x.contiguous(), y.contiguous(), draws, log_z, skipped)
+        log_z, skipped = update(
+            self.sizes, settings, (*self.weights, self.noise, x.contiguous(), y.contiguous(), draws)
+        )
         self.skipped[:, :2] += skipped
         if not bool(log_z.isfinite().all()):
             raise InputError(

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import importlib.resources
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch import Tensor
 from momentgen.inference.compiled import library
 from momentgen.native import c_sources
 
-__all__ = ["Native", "native"]
+__all__ = ["native", "update"]
 
 _FIELDS = ("replicates", "data", "layers", "rule", "evidence", "samples", "weights", "threads", "x_stride")
 _POINTERS = ("sizes", "mean", "var", "noise", "x", "y", "draws", "log_z", "skipped")
@@ -24,51 +23,41 @@ class _Problem(ctypes.Structure):
     _fields_ = (*((name, ctypes.c_int64) for name in _FIELDS), *((name, ctypes.c_void_p) for name in _POINTERS))
 
 
-@dataclass(frozen=True)
-class Native:
-    """The compiled filter for one dtype."""
+def update(
+    sizes: Sequence[int], settings: tuple[int, int, int], tensors: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """Update means, variances and noise in place, datum by datum.
 
-    library: ctypes.CDLL
+    Args:
+        sizes: widths of the layers.
+        settings: numbers of rule and evidence, and samples.
+        tensors: means, variances, noise, features, targets and draws, contiguous, shaped as ``adf_problem`` in
+            ``filter.c`` says.
 
-    def __call__(
-        self,
-        sizes: Sequence[int],
-        rule: int,
-        evidence: int,
-        samples: int,
-        mean: Tensor,
-        var: Tensor,
-        noise: Tensor,
-        x: Tensor,
-        y: Tensor,
-        draws: Tensor | None,
-        log_z: Tensor,
-        skipped: Tensor,
-    ) -> None:
-        """Update ``mean``, ``var``, ``noise`` and ``skipped`` in place, datum by datum, and write ``log_z``.
+    Returns:
+        log Z of each datum, and how many updates of weights and noise were skipped.
 
-        All tensors are contiguous and on the CPU, shaped as ``adf_problem`` in ``filter.c`` says.
-
-        Raises:
-            MemoryError: if there is no room for the work.
-        """
-        widths = torch.tensor(sizes, dtype=torch.int64)
-        numbers = (len(mean), x.shape[1], len(sizes) - 1, rule, evidence, samples, mean.shape[1])
-        # No thread without a replicate: idle ones would wait busily.
-        threads = min(len(mean), torch.get_num_threads())
-        tensors = (widths, mean, var, noise, x, y, draws, log_z, skipped)
-        problem = _Problem(
-            *numbers,
-            threads,
-            x[0].numel() if len(x) > 1 else 0,
-            *(None if tensor is None else tensor.data_ptr() for tensor in tensors),
-        )
-        if not self.library.adf_filter(ctypes.byref(problem)):
-            raise MemoryError("density filter: no memory for the units of one replicate")
+    Raises:
+        MemoryError: if there is no room for the work.
+    """
+    mean, x = tensors[0], tensors[3]
+    assert mean is not None
+    assert x is not None
+    log_z = torch.zeros(len(mean), x.shape[1], dtype=torch.float64)
+    skipped = torch.zeros(len(mean), 2, dtype=torch.int64)
+    every = (torch.tensor(sizes, dtype=torch.int64), *tensors, log_z, skipped)
+    # No thread without a replicate: idle ones would wait busily.
+    threads = min(len(mean), torch.get_num_threads())
+    shared = x[0].numel() if len(x) > 1 else 0
+    numbers = (len(mean), x.shape[1], len(sizes) - 1, *settings, mean.shape[1], threads, shared)
+    problem = _Problem(*numbers, *(None if tensor is None else tensor.data_ptr() for tensor in every))
+    if not native(mean.dtype)(ctypes.byref(problem)):
+        raise MemoryError("density filter: no memory for the units of one replicate")
+    return log_z, skipped
 
 
 @functools.cache
-def native(dtype: torch.dtype) -> Native:
+def native(dtype: torch.dtype) -> ctypes._NamedFuncPointer:
     """The filter for float32 or float64.
 
     Raises:
@@ -76,7 +65,6 @@ def native(dtype: torch.dtype) -> Native:
     """
     name, real = ("exact_float64", "double") if dtype == torch.float64 else ("exact", "float")
     relu = importlib.resources.files("momentgen.generated.relu").joinpath(f"{name}.c").read_text(encoding="utf-8")
-    found = library("PBP and EBP", f"adf_{real}", c_sources.density_filter(real, relu))
-    found.adf_filter.restype = ctypes.c_int64
-    found.adf_filter.argtypes = [ctypes.c_void_p]
-    return Native(found)
+    found = library("PBP and EBP", f"adf_{real}", c_sources.density_filter(real, relu)).adf_filter
+    found.restype, found.argtypes = ctypes.c_int64, [ctypes.c_void_p]
+    return found

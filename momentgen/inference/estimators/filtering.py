@@ -250,8 +250,6 @@ class FilterRegressor(_Filtering, BayesianRegressor):
     def _start(self, x: Tensor, y: Tensor) -> None:
         outputs = y.shape[1] if y.dim() == 2 else 1
         self._left: dict[bytes, _Left] = {}
-        #: sum of squared errors of all rows, each as the last pass over it left it
-        self._errors: Any = 0.0
         #: with hidden layers None
         self.line_: LinearPosterior | None = None
         if not self.hidden_:
@@ -283,8 +281,8 @@ class FilterRegressor(_Filtering, BayesianRegressor):
         found = self._average(((y.to(mean) - mean).square() + var).double().transpose(0, 1))
         key = next(reversed(self._chunks))
         self._left[key] = self._left[key]._replace(noise=found)
-        self._errors = self._errors + self._left[key].rows * found
-        self._noise = self._errors / sum(left.rows for left in self._left.values())
+        every = self._left.values()
+        self._noise = sum(left.rows * left.noise for left in every) / sum(left.rows for left in every)
         noise = self._noise.mean(1)
         self._power = (self._all / noise / self.filter_.information).clamp(max=1)
         some, shares = x[None, :_LEVERAGE_ROWS], torch.as_tensor(self._counts(len(x))[:_LEVERAGE_ROWS])
@@ -306,8 +304,7 @@ class FilterRegressor(_Filtering, BayesianRegressor):
         # Per datum, less what a standard normal distribution has, which knows no features.
         least = self._average(Normal(0.0, 1.0).log_prob(y.double()).sum(1)).item() - y.shape[1]
         key = next(reversed(self._chunks))
-        if (before := self._left.pop(key, None)) is not None:
-            self._errors = self._errors - before.rows * before.noise
+        self._left.pop(key, None)
         rows = float(self._counts(len(y)).sum())
         self._left[key] = _Left(rows, log_z, least, log_z.new_zeros(len(log_z), y.shape[1], dtype=torch.float64))
         rows, log_z, least = 0.0, torch.zeros_like(log_z), 0.0
