@@ -20,13 +20,31 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
 
-from momentgen.inference import BayesianNetwork, Categorical, Tridiagonal, credible_prediction, elbo, sampled_outputs
+from momentgen.inference import (
+    BayesianNetwork,
+    Categorical,
+    Prediction,
+    Tridiagonal,
+    credible_prediction,
+    elbo,
+    sampled_outputs,
+)
 
 __all__ = ["draw", "fit", "row_of", "show"]
 
 KINDS = ("right certain", "right uncertain", "wrong certain", "wrong uncertain")
 #: at most so many images that were certainly wrong are kept for the picture
 WRONG = 24
+
+
+def _table(found: Prediction, y: Tensor) -> dict[str, int]:
+    """How many predictions of labels ``(batch,)`` are right or wrong, quite certain or uncertain."""
+    right = found.label == y
+    return {
+        f"{truth} {word}": int((own & sure).sum())
+        for truth, own in (("right", right), ("wrong", ~right))
+        for word, sure in (("certain", found.certain), ("uncertain", ~found.certain))
+    }
 
 
 def fit(
@@ -100,7 +118,7 @@ def predict(
     row: dict[str, Any] = {"samples": samples}
     for level in levels:
         found = [credible_prediction(part, level) for part in draws]
-        tables = [one.table(labels) for one, labels in zip(found, y.split(500), strict=True)]
+        tables = [_table(one, labels) for one, labels in zip(found, y.split(500), strict=True)]
         row[f"{level:.0%}"] = {kind: sum(table[kind] for table in tables) for kind in KINDS}
         if level == levels[0]:
             probabilities = torch.cat([one.probabilities for one in found])

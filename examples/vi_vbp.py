@@ -37,6 +37,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 import typer
 from _common import Results, wide_console
@@ -44,6 +45,8 @@ from _data import Images, mnist
 from _vi import Training, colour_images, first, scaled, share_wrong, to_device
 from rich.console import Console
 from rich.table import Table
+from scipy.ndimage import gaussian_filter1d
+from scipy.signal import find_peaks
 from torch import nn
 
 import momentgen
@@ -58,10 +61,12 @@ from momentgen.inference import (
     NormalMixture,
     Prior,
     elbo,
+    log_alpha,
     prune,
     randomise,
     sampled_outputs,
 )
+from momentgen.inference.pruning import FIXED_THRESHOLD
 
 PAPER = {"epochs": 100, "train": 60_000, "warm_up": 0}
 BATCH = 100
@@ -190,6 +195,23 @@ def predicted(network: BayesianNetwork, method: str, images: Images) -> dict[str
     return {"error": (found.argmax(1) != y).double().mean().item(), "log loss": -own.log().double().mean().item()}
 
 
+def valley(network: BayesianNetwork, bins: int = 100) -> float:
+    """The bottom of the deepest valley between two peaks of the histogram of log α, within 10 of the fixed threshold.
+
+    The paper reads the threshold off the histogram by eye.  Dead weights, as of constant inputs, form a far peak of
+    their own.  Counts are compared by their logarithm, since few weights in a hundred are needed: a valley is at least
+    twice as deep as its peaks.
+    """
+    values = log_alpha(network).double().cpu().numpy()
+    counts, edges = np.histogram(values, bins, (FIXED_THRESHOLD - 10, FIXED_THRESHOLD + 10))
+    smooth = np.log1p(gaussian_filter1d(counts.astype(float), 2.0, mode="constant"))
+    valleys, found = find_peaks(-smooth, prominence=0.7)
+    if not len(valleys):
+        raise InputError(f"valley: the histogram of log α of {counts.sum():,} weights has a single peak")
+    deepest = valleys[found["prominences"].argmax()]
+    return float((edges[deepest] + edges[deepest + 1]) / 2)
+
+
 def pruned(network: BayesianNetwork, method: str, images: Images) -> dict[str, Any]:
     """Share of weights pruned and the errors of what remains, by both thresholds; the network stays as it is.
 
@@ -197,10 +219,10 @@ def pruned(network: BayesianNetwork, method: str, images: Images) -> dict[str, A
     probabilities, as ``error`` before pruning.
     """
     row: dict[str, Any] = {}
-    for name, threshold in (("fixed", 3.0), ("histogram", None)):
+    for name, threshold in (("fixed", lambda _: FIXED_THRESHOLD), ("histogram", valley)):
         state = copy.deepcopy(network.state_dict())
         try:
-            found = prune(network, threshold)
+            found = prune(network, threshold(network))
             row[name] = {"threshold": found.threshold, "pruned": found.pruned, "error": error_of_mean(network, images)}
             row[name]["predicted"] = predicted(network, method, images)["error"]
         except InputError as error:  # a histogram of one peak separates nothing

@@ -15,7 +15,7 @@ BUDGETS = {
     "momentgen/compiler/strategies": 9_660,
     "momentgen/laws": 15_750,
     "momentgen/nn": 1_610,
-    "momentgen/inference": 8_140,
+    "momentgen/inference": 8_000,
     "tests": 40_000,
     "benchmarks": 8_350,
 }

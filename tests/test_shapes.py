@@ -73,8 +73,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "elbo": (lambda y: checked(inference.elbo)(BAYES, Gaussian(1.0), X, y, size=3), (zeros(3, 2),), ("not a tensor",)),
     "sampled_outputs": (checked(inference.sampled_outputs), (BAYES, X, 2), (BAYES, X, 0)),
     "credible_prediction": (checked(inference.credible_prediction), (X.expand(2, 3, 4),), (X,)),
-    "Prediction.table": (checked(inference.credible_prediction(X.expand(2, 3, 4)).table), (LABELS,),
-        (LABELS[:, None],)),
     "Normal.kl_normal": (checked(Normal(std=1.0).kl_normal), (X, ones(3, 4)), (X, ones(4))),
     "Gaussian.expected_log_prob": (checked(Gaussian(1.0).expected_log_prob), (X, X), (LABELS, X)),
     "Gaussian.log_z": (checked(Gaussian(1.0).log_z), (X, X), (LABELS, X)),

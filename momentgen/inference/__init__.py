@@ -30,8 +30,8 @@ from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Lik
 from momentgen.inference.lower_bound import elbo
 from momentgen.inference.polya_gamma_sampler import polya_gamma
 from momentgen.inference.posterior import MeanField, Posterior
-from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior, StudentT
-from momentgen.inference.pruning import Sparsity, histogram_threshold, log_alpha, prune
+from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
+from momentgen.inference.pruning import Sparsity, log_alpha, prune
 from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
 from momentgen.inference.training import Trainer
 from momentgen.inference.tridiagonal import Tridiagonal
@@ -75,7 +75,6 @@ __all__ = [
     "Prior",
     "Probit",
     "Sparsity",
-    "StudentT",
     "Trainer",
     "Tridiagonal",
     "VBPClassifier",
@@ -87,7 +86,6 @@ __all__ = [
     "from_laplace",
     "from_swag",
     "from_vbll",
-    "histogram_threshold",
     "log_alpha",
     "plot_calibration",
     "plot_intervals",
@@ -99,24 +97,15 @@ __all__ = [
     "to_arviz",
 ]
 
-#: estimator -> the module that defines it
-_HOMES = {
-    "BowTieRegressor": "bowtie",
-    "CorrelatedClassifier": "correlated",
-    "CorrelatedRegressor": "correlated",
-    "EBPClassifier": "adf",
-    "EBPRegressor": "adf",
-    "PBPClassifier": "adf",
-    "PBPRegressor": "adf",
-    "VBPClassifier": "vbp",
-    "VBPRegressor": "vbp",
-}
+#: method of an estimator -> the module that defines it
+_HOMES = {"BowTie": "bowtie", "Correlated": "correlated", "EBP": "adf", "PBP": "adf", "VBP": "vbp"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"momentgen.inference.estimators.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name.removesuffix("Regressor").removesuffix("Classifier"))
+    if home is None or name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"momentgen.inference.estimators.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -41,21 +41,11 @@ class Noise(torch.nn.Module):
         return torch.randn(shape, dtype=self.zero.dtype, device=self.zero.device, generator=generator)
 
 
-class _Map(torch.nn.Module):
-    """A linear map from noise to a parameter of one shape."""
-
-    noise: Noise
-
-    def of(self, noise: Any) -> Any:
-        """The map of noise ``(..., *noise's shape)``: ``(..., *the parameter's shape)``; tensors or laws."""
-        raise NotImplementedError
-
-    def var(self) -> Tensor:
-        """*Variances* of the elements, of the parameter's shape."""
-        raise NotImplementedError
+# Maps from noise to a parameter: ``noise``, ``of(noise)`` of ``(..., *noise's shape)``, which may be a law, and the
+# *variances* of the elements, ``var()``.
 
 
-class Each(_Map):
+class Each(torch.nn.Module):
     """Noise of the parameter's shape, times a standard deviation of each element."""
 
     std: Tensor
@@ -72,7 +62,7 @@ class Each(_Map):
         return self.std.square()
 
 
-class Blocks(_Map):
+class Blocks(torch.nn.Module):
     """Blocks of elements, each a matrix times noise of its own: correlations within a block, none between blocks.
 
     Args:
@@ -96,7 +86,7 @@ class Blocks(_Map):
         return self.factors.square().sum(-1).reshape(self.shape)
 
 
-class Sides(_Map):
+class Sides(torch.nn.Module):
     """left (std ∘ noise) rightᵀ: a normal matrix whose covariance has these eigenvectors, as Kronecker factors have.
 
     Args:
@@ -138,7 +128,7 @@ class Affine(Posterior):
     (tensor([1., 4.]), torch.Size([3, 2]))
     """
 
-    def __init__(self, mean: Tensor, maps: Sequence[_Map]) -> None:
+    def __init__(self, mean: Tensor, maps: Sequence[torch.nn.Module]) -> None:
         super().__init__()
         self.mean = torch.nn.Parameter(mean.detach().clone(), requires_grad=False)
         self.maps: Any = torch.nn.ModuleList(maps)

@@ -14,7 +14,7 @@ from momentgen.laws.kept import Kept
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Integer
+    from jaxtyping import Bool, Float, Int
 
 __all__ = ["Prediction", "credible_prediction", "sampled_outputs"]
 
@@ -35,15 +35,6 @@ class Prediction(NamedTuple):
     upper: Float[Tensor, "batch classes"]
     label: Int[Tensor, " batch"]
     certain: Bool[Tensor, " batch"]
-
-    def table(self, y: Integer[Tensor, " batch"]) -> dict[str, int]:
-        """How many predictions are right or wrong, quite certain or uncertain, of labels ``(batch,)``."""
-        right = self.label == y
-        return {
-            f"{truth} {word}": int((own & sure).sum())
-            for truth, own in (("right", right), ("wrong", ~right))
-            for word, sure in (("certain", self.certain), ("uncertain", ~self.certain))
-        }
 
 
 @torch.no_grad()

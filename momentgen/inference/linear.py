@@ -72,38 +72,39 @@ class LinearPosterior:
 
     @functools.cached_property
     def _solved(self) -> _Solved:
-        d, free = self._features, max(self.rows - 1, 1)
+        d = self._features
         values, axes = torch.linalg.eigh(self._scatter[:d, :d])
         values, along = values.clamp_min(0), axes.mT @ self._scatter[:d, d:]
         totals = self._scatter.diagonal()[d:]
-        found = []
-        for total, b in zip(totals, along.mT, strict=True):
-            least = _LEAST * self.rows
-
-            def left(r: Tensor, b: Tensor = b, total: Tensor = total, least: float = least) -> Tensor:
-                return (total - (b.square() / (values + r[:, None])).sum(1)).clamp_min(least)
-
-            def evidence(log: Tensor, left: object = left) -> Tensor:
-                r = log.exp()
-                rest = left(r)  # type: ignore[operator]
-                noise = rest / free if self.prior_var is None else self.prior_var * r
-                fit = -0.5 * (free * noise.log() + rest / noise)
-                return fit + 0.5 * (log[:, None] - (values + r[:, None]).log()).sum(1)
-
-            grid = math.log(self.rows) + torch.linspace(*_RATIOS, _POINTS, dtype=torch.float64)
-            best, step = grid[evidence(grid).argmax()].item(), (grid[1] - grid[0]).item()
-            log = optimize.minimize_scalar(
-                lambda at: -evidence(torch.tensor([at], dtype=torch.float64)).item(),
-                bounds=(best - step, best + step),
-                method="bounded",
-            ).x
-            r = torch.tensor([log], dtype=torch.float64).exp()
-            noise = left(r) / free if self.prior_var is None else self.prior_var * r
-            noise = noise if self.rows > 1 else torch.ones_like(noise)  # one row says nothing: a standard unit
-            log_z = evidence(r.log()).item() - 0.5 * free * math.log(2 * math.pi)
-            found.append((b / (values + r), 1 / (values + r), noise, log_z))
+        found = [self._solve(values, b, total) for total, b in zip(totals, along.mT, strict=True)]
         coef, shrunk, noises, logs = zip(*found, strict=True)
         return _Solved(axes, axes @ torch.stack(coef, 1), torch.stack(shrunk, 1), torch.cat(noises), sum(logs))
+
+    def _solve(self, values: Tensor, b: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Coefficients of one target along the axes, their variances over the noise's, the noise, and log Z."""
+        free, least = max(self.rows - 1, 1), _LEAST * self.rows
+
+        def rest_and_noise(r: Tensor) -> tuple[Tensor, Tensor]:
+            rest = (total - (b.square() / (values + r[:, None])).sum(1)).clamp_min(least)
+            return rest, rest / free if self.prior_var is None else self.prior_var * r
+
+        def evidence(log: Tensor) -> Tensor:
+            rest, noise = rest_and_noise(log.exp())
+            fit = -0.5 * (free * noise.log() + rest / noise)
+            return fit + 0.5 * (log[:, None] - (values + log.exp()[:, None]).log()).sum(1)
+
+        grid = math.log(self.rows) + torch.linspace(*_RATIOS, _POINTS, dtype=torch.float64)
+        best, step = grid[evidence(grid).argmax()].item(), (grid[1] - grid[0]).item()
+        log = optimize.minimize_scalar(
+            lambda at: -evidence(torch.tensor([at], dtype=torch.float64)).item(),
+            bounds=(best - step, best + step),
+            method="bounded",
+        ).x
+        r = torch.tensor([log], dtype=torch.float64).exp()
+        noise = rest_and_noise(r)[1]
+        noise = noise if self.rows > 1 else torch.ones_like(noise)  # one row says nothing: a standard unit
+        log_z = evidence(r.log()).item() - 0.5 * free * math.log(2 * math.pi)
+        return b / (values + r), 1 / (values + r), noise, log_z
 
     @property
     def noise(self) -> Tensor:

@@ -8,7 +8,6 @@ posterior of one parameter, whose value is its mean.  :class:`MeanField` is here
 from __future__ import annotations
 
 import copy
-import math
 from typing import Self
 
 import torch
@@ -94,10 +93,6 @@ class Posterior(torch.nn.Module):
     def rsample(self, n: int | None = None, generator: torch.Generator | None = None) -> Tensor:
         """Draws, differentiable in the posterior's parameters: shape ``(n, *shape)``, or the shape alone."""
         raise NotImplementedError
-
-    def entropy(self) -> Tensor:
-        """Entropy of all K elements together, a scalar: (log_det + K (1 + log 2π))/2."""
-        return 0.5 * (self.log_det() + self._known_mean().numel() * (1 + math.log(2 * math.pi)))
 
     @torch.no_grad()
     def sample(self, n: int | None = None, generator: torch.Generator | None = None) -> Tensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from momentgen.inference.posterior import Posterior
 
-__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior", "StudentT"]
+__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior"]
 
 
 class Prior(nn.Module):
@@ -139,31 +139,7 @@ class Normal(Prior):
         return f"mean={self.mean.tolist()}, var={self.var.tolist()}" if self.mean.numel() == 1 else ""
 
 
-class _Sampled(Prior):
-    """Priors whose divergence is sampled: the posterior's entropy is exact, the expected log density is not."""
-
-    exact = False
-
-    def __init__(self, samples: int) -> None:
-        super().__init__()
-        if not isinstance(samples, int) or samples < 1:
-            raise InputError(f"{type(self).__name__}: expected at least one sample, got {samples!r}")
-        self.samples = samples
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Log density of each value."""
-        raise NotImplementedError
-
-    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
-        entropy = (log_det + mean.numel() * (1 + math.log(2 * math.pi))) / 2
-        std, expected = var.sqrt(), torch.zeros_like(entropy)
-        for _ in range(self.samples):
-            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
-            expected = expected + self.log_prob(mean + std * noise).sum()
-        return -entropy - expected / self.samples
-
-
-class NormalMixture(_Sampled):
+class NormalMixture(Prior):
     """A mixture of two normal distributions of mean 0, one wide and one narrow: the scale mixture of Bayes by Backprop.
 
     The divergence is *sampled*: ``exact`` is False.  The posterior's entropy is exact.  The prior's expected log
@@ -185,14 +161,27 @@ class NormalMixture(_Sampled):
     (False, torch.Size([]))
     """
 
+    exact = False
+
     def __init__(self, pi: float = 0.5, var1: float = 1.0, var2: float = math.exp(-12), samples: int = 1) -> None:
-        super().__init__(samples)
+        super().__init__()
+        if not isinstance(samples, int) or samples < 1:
+            raise InputError(f"NormalMixture: expected at least one sample, got {samples!r}")
         if not 0 < pi < 1:
             raise InputError(f"NormalMixture: expected pi between 0 and 1, got {pi!r}")
-        self.pi = float(pi)
+        self.pi, self.samples = float(pi), samples
         self.var1, self.var2 = (positive("NormalMixture", *each).item() for each in (("var1", var1), ("var2", var2)))
 
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
+        entropy = (log_det + mean.numel() * (1 + math.log(2 * math.pi))) / 2
+        std, expected = var.sqrt(), torch.zeros_like(entropy)
+        for _ in range(self.samples):
+            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+            expected = expected + self.log_prob(mean + std * noise).sum()
+        return -entropy - expected / self.samples
+
     def log_prob(self, x: Tensor) -> Tensor:
+        """Log density of each value."""
         parts = [
             -x.square() / (2 * var) + math.log(weight) - 0.5 * math.log(2 * math.pi * var)
             for weight, var in ((self.pi, self.var1), (1 - self.pi, self.var2))
@@ -201,38 +190,6 @@ class NormalMixture(_Sampled):
 
     def extra_repr(self) -> str:
         return f"pi={self.pi:g}, var1={self.var1:g}, var2={self.var2:g}, samples={self.samples}"
-
-
-class StudentT(_Sampled):
-    """Student's t distribution of mean 0.  With few degrees of freedom it is a proper form of :class:`LogUniform`.
-
-    The divergence is *sampled*, as for :class:`NormalMixture`.
-
-    Args:
-        df: degrees of freedom, positive.
-        scale: the distribution is that of ``scale`` times a standard Student variable; positive.
-        samples: how many draws.
-
-    Source: Neklyudov et al. 2018, Variance networks; Haussmann et al. 2019, section 4.
-
-    Raises:
-        InputError: for arguments out of their range.
-
-    >>> StudentT(df=1.0).log_prob(torch.tensor(0.0)).exp()  # 1/π
-    tensor(0.3183)
-    """
-
-    def __init__(self, df: float = 0.01, scale: float = 1.0, samples: int = 1) -> None:
-        super().__init__(samples)
-        self.df, self.scale = (positive("StudentT", *each).item() for each in (("df", df), ("scale", scale)))
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        half = (self.df + 1) / 2
-        constant = math.lgamma(half) - math.lgamma(self.df / 2) - math.log(math.pi * self.df) / 2 - math.log(self.scale)
-        return constant - half * (x / (self.scale * math.sqrt(self.df))).square().log1p()
-
-    def extra_repr(self) -> str:
-        return f"df={self.df:g}, scale={self.scale:g}, samples={self.samples}"
 
 
 class LogUniform(Prior):

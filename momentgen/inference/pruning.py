@@ -9,23 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from momentgen.errors import InputError
-from momentgen.extras import require
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.posterior import MeanField
 from momentgen.nn.tables import Table
 
-__all__ = ["FIXED_THRESHOLD", "Sparsity", "histogram_threshold", "log_alpha", "prune"]
+__all__ = ["FIXED_THRESHOLD", "Sparsity", "log_alpha", "prune"]
 
 #: log α above which Molchanov et al. remove a weight: a rate of binary dropout above 0.95
 FIXED_THRESHOLD = 3.0
-#: weights whose log α is further off are certainly needed, or dead
-_IN_DOUBT = 10.0
-#: logarithm of how many times deeper than its peaks a valley is, at least: twice
-_VALLEY = 0.7
 
 
 class Sparsity(NamedTuple):
@@ -69,38 +63,13 @@ def log_alpha(network: BayesianNetwork) -> torch.Tensor:
     return torch.cat([one.log_alpha().flatten() for one in _of_weights(network).values()])
 
 
-def histogram_threshold(network: BayesianNetwork, bins: int = 100) -> float:
-    """The bottom of the deepest valley between two peaks of the histogram of log α, near :data:`FIXED_THRESHOLD`.
-
-    The paper reads the threshold off the histogram by eye.  Here only log α within 10 of the fixed threshold counts.
-    Dead weights, as of constant inputs, form a far peak of their own.  Counts are compared by their logarithm, since
-    few weights in a hundred are needed.
-
-    Raises:
-        InputError: where the histogram has a single peak, so that nothing separates the weights.
-        MissingExtraError: if scipy is not installed.
-    """
-    require("estimators", "histogram_threshold")
-    from scipy.ndimage import gaussian_filter1d
-    from scipy.signal import find_peaks
-
-    values = log_alpha(network).double().cpu().numpy()
-    counts, edges = np.histogram(values, bins, (FIXED_THRESHOLD - _IN_DOUBT, FIXED_THRESHOLD + _IN_DOUBT))
-    smooth = np.log1p(gaussian_filter1d(counts.astype(float), 2.0, mode="constant"))
-    valleys, found = find_peaks(-smooth, prominence=_VALLEY)
-    if not len(valleys):
-        raise InputError(f"histogram_threshold: the histogram of log α of {counts.sum():,} weights has a single peak")
-    deepest = valleys[found["prominences"].argmax()]
-    return float((edges[deepest] + edges[deepest + 1]) / 2)
-
-
 @torch.no_grad()
-def prune(network: BayesianNetwork, threshold: float | None = FIXED_THRESHOLD) -> Sparsity:
+def prune(network: BayesianNetwork, threshold: float = FIXED_THRESHOLD) -> Sparsity:
     """Set weights of log α above a threshold to 0, with next to no variance, in place.
 
     Args:
         network: with mean-field posteriors; biases are left as they are.
-        threshold: for log α; None for :func:`histogram_threshold`.
+        threshold: for log α.
 
     Raises:
         InputError: for a network without mean-field posteriors of weights, or a threshold that is NaN.
@@ -111,16 +80,15 @@ def prune(network: BayesianNetwork, threshold: float | None = FIXED_THRESHOLD) -
     >>> prune(bayes).kept
     {'weight': (6, 8)}
     """
-    limit = histogram_threshold(network) if threshold is None else float(threshold)
-    if limit != limit:
+    if threshold != threshold:
         raise InputError("prune: expected a threshold for log α, got NaN")
     kept: dict[str, tuple[int, int]] = {}
     for name, one in _of_weights(network).items():
-        gone = one.log_alpha() > limit
+        gone = one.log_alpha() > threshold
         one.mean[gone] = 0
         one.log_var[gone] = _CERTAIN
         kept[name] = (int((~gone).sum()), gone.numel())
-    return Sparsity(limit, kept)
+    return Sparsity(threshold, kept)
 
 
 #: log variance of a weight that was removed: a standard deviation of 1e-20

@@ -13,7 +13,7 @@ the default of evaluation, takes all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,47 +228,34 @@ def from_swag(iterates: Iterable[Mapping[str, Any]], *, rank: int = 20, scale: f
     """
     if not 0 < scale < float("inf") or rank < 0 or rank == 1:
         raise InputError(f"from_swag: expected a positive scale and a rank of 0 or at least 2, got {scale} and {rank}")
-    shared: Noise | None = None
-    found: list[tuple[Tensor, str, Posterior | None]] = []
-    for name, (mean, var, deviations) in _swag_of_iterates(iterates, rank).items():
-        if var is None:
-            found.append((mean, name, None))
-            continue
-        if deviations is None:
-            found.append((mean, name, _posterior(mean, scale * var)))
-            continue
-        factors = (scale**0.5 * deviations).reshape(len(deviations), -1).mT[None]
-        shared = Noise(factors, (1, len(deviations))) if shared is None else shared
-        maps = [Each((scale * var).sqrt()), Blocks(factors.contiguous(), mean.shape, shared)]
-        found.append((mean, name, Affine(mean, maps)))
-    return Trained("from_swag", found)
-
-
-#: mean, *variance*, and deviations over the root of their number less one, ``(k, *shape)``; no variance: not trained
-_Swag = dict[str, tuple[Tensor, Tensor | None, Tensor | None]]
-
-
-def _swag_of_iterates(iterates: Iterable[Mapping[str, Tensor]], rank: int) -> _Swag:
-    states = list(iterates) if isinstance(iterates, Sequence | Iterable) and not isinstance(iterates, Mapping) else []
+    states = list(iterates) if isinstance(iterates, Iterable) and not isinstance(iterates, Mapping) else []
     if len(states) < 2 or not all(isinstance(one, Mapping) and one.keys() == states[0].keys() for one in states):
         raise InputError(
             f"from_swag: expected at least two state dicts of one network, got {len(states)} of "
             f"{type(iterates).__name__}"
         )
-    found: _Swag = {}
+    shared: Noise | None = None
+    found: list[tuple[Tensor, str, Posterior | None]] = []
     for name, first in states[0].items():
         if not first.is_floating_point():
             continue
         values = torch.stack([one[name].detach() for one in states])
         if bool((values == values[0]).all()):
-            found[name] = values[0], None, None  # a buffer, or a parameter that was not trained
+            found.append((values[0], name, None))  # a buffer, or a parameter that was not trained
+            continue
+        mean, var = values.mean(0), scale * values.var(0, correction=0)
+        if not rank:
+            found.append((mean, name, _posterior(mean, var)))
             continue
         # deviations are from the running mean, as SWAG collects them
         count = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device)
         running = values.cumsum(0) / count.view(-1, *[1] * first.dim())
-        deviations = (values - running)[-rank:] / (min(rank, len(values)) - 1) ** 0.5 if rank else None
-        found[name] = values.mean(0), values.var(0, correction=0), deviations
-    return found
+        deviations = (values - running)[-rank:] / (min(rank, len(values)) - 1) ** 0.5
+        factors = (scale**0.5 * deviations).reshape(len(deviations), -1).mT[None]
+        shared = Noise(factors, (1, len(deviations))) if shared is None else shared
+        maps = [Each(var.sqrt()), Blocks(factors.contiguous(), mean.shape, shared)]
+        found.append((mean, name, Affine(mean, maps)))
+    return Trained("from_swag", found)
 
 
 # ------------------------------------------------------------------ vbll

@@ -58,7 +58,6 @@ class Trainer:
         lr: learning rate; the families' factors on it count.
         batch_size: examples per step.
         kl_weight: factor on the divergence, see :func:`~momentgen.inference.elbo`.
-        samples: runs that are averaged per step, where the method draws.
         seed: of the order of the data and of draws; torch's own generator is left as it is.
         callback: called with the trainer after each epoch; training ends where it returns True.
 
@@ -77,7 +76,6 @@ class Trainer:
         lr: float = 0.01,
         batch_size: int = 128,
         kl_weight: float = 1.0,
-        samples: int = 1,
         seed: int = 0,
         callback: Callable[[Trainer], bool | None] | None = None,
     ) -> None:
@@ -86,7 +84,7 @@ class Trainer:
         if not 0 < lr < math.inf:
             raise InputError(f"Trainer: expected a positive, finite lr, got {lr}")
         self.network, self.likelihood = network, likelihood
-        self.propagation, self.batch_size, self.kl_weight, self.samples = propagation, batch_size, kl_weight, samples
+        self.propagation, self.batch_size, self.kl_weight = propagation, batch_size, kl_weight
         self.callback = callback
         groups = network.parameter_groups(lr)
         known = {id(value) for group in groups for value in group["params"]}
@@ -250,7 +248,6 @@ class Trainer:
                     y[batch],
                     size=size,
                     kl_weight=self.kl_weight * self._part,
-                    samples=self.samples,
                     weights=None if weights is None else weights[batch],
                 )
             if not bool(bound.isfinite()):

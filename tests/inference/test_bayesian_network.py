@@ -285,24 +285,6 @@ def test_pruned_weights_are_certain_zeros() -> None:
     assert float(draw[:4].abs().max()) < 1e-18
 
 
-def test_the_valley_between_needed_and_pruned_weights_is_found_beside_a_far_peak_of_dead_ones() -> None:
-    """Needed weights at log α -4, 2 % of all; superfluous ones at 11; dead ones about 60, as of black pixels."""
-    draw = torch.Generator().manual_seed(0)
-    normal = torch.randn(100_000, generator=draw)
-    alpha = torch.cat([-4 + normal[:2000], 11 + 2 * normal[2000:70_000], 60 + 10 * normal[70_000:]])
-    bayes = randomise(torch.nn.Linear(100, 1000), MeanField(), only="weight")
-    with torch.no_grad():
-        posterior = bayes.posteriors["weight"]
-        posterior.mean.copy_((posterior.log_var.double() - alpha.view(1000, 100)).div(2).exp())
-    found = prune(bayes, None)
-    assert 0 < found.threshold < 3
-    assert found.kept["weight"][0] == pytest.approx(2000, abs=5)
-    with torch.no_grad():
-        posterior.mean.copy_((posterior.log_var.double() - 1 - 2 * normal.view(1000, 100)).div(2).exp())
-    with pytest.raises(InputError, match="single peak"):
-        prune(bayes, None)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

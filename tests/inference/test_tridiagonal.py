@@ -99,7 +99,7 @@ def test_values_and_gradients_equal_differences_in_exact_arithmetic(
 
 
 @pytest.mark.parametrize("rho", [-0.49995, -0.3, 0.0, 0.49])
-def test_log_determinant_and_entropy_of_many_elements_are_exact(rho: float) -> None:
+def test_the_log_determinant_of_many_elements_is_exact(rho: float) -> None:
     count = 5000
     one = posterior(means(count, 7), 0.3, rho)
     with mpmath.workdps(40):
@@ -111,7 +111,6 @@ def test_log_determinant_and_entropy_of_many_elements_are_exact(rho: float) -> N
             share = r**2 / d
         expected = float(total)
     assert one.log_det().item() == pytest.approx(expected, rel=1e-13)
-    assert one.entropy().item() == pytest.approx((expected + count * (1 + math.log(2 * math.pi))) / 2, rel=1e-13)
 
 
 @pytest.mark.parametrize("rho", [-0.49995, 0.49995])

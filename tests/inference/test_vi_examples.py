@@ -10,7 +10,8 @@ import torch
 from other_processes import ROOT, noise_images, run_example
 from rich.console import Console
 
-from momentgen.inference import Categorical, Tridiagonal, elbo, randomise
+from momentgen.errors import InputError
+from momentgen.inference import Categorical, MeanField, Tridiagonal, elbo, prune, randomise
 
 
 def run(name: str, folder: Path, *settings: str) -> dict[str, Any]:
@@ -50,6 +51,29 @@ def test_training_that_was_interrupted_ends_with_the_same_bits(tmp_path: Path, m
     assert all(torch.equal(*pair) for pair in zip(whole, resumed, strict=True))
     assert resumed_history == history
     assert history["step"] == [4, 8, 12, 16, 20]
+
+
+def test_the_valley_between_needed_and_pruned_weights_is_found_beside_a_far_peak_of_dead_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Needed weights at log α -4, 2 % of all; superfluous ones at 11; dead ones about 60, as of black pixels."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    from vi_vbp import valley
+
+    normal = torch.randn(100_000, generator=torch.Generator().manual_seed(0))
+    bayes = randomise(torch.nn.Linear(100, 1000), MeanField(), only="weight")
+    posterior = bayes.posteriors["weight"]
+
+    def found(alpha: torch.Tensor) -> float:
+        with torch.no_grad():
+            posterior.mean.copy_((posterior.log_var.double() - alpha.view(1000, 100)).div(2).exp())
+        return valley(bayes)
+
+    threshold = found(torch.cat([-4 + normal[:2000], 11 + 2 * normal[2000:70_000], 60 + 10 * normal[70_000:]]))
+    assert 0 < threshold < 3
+    assert prune(bayes, threshold).kept["weight"][0] == pytest.approx(2000, abs=5)
+    with pytest.raises(InputError, match="single peak"):
+        found(1 + 2 * normal)
 
 
 @pytest.mark.slow

@@ -47,10 +47,6 @@ class _Correlated(Variational):
         logs: Tensor = self.likelihood_.log_prob(output, y)
         return logs.logsumexp(0) - math.log(len(logs))
 
-    def _score(self, x: Tensor, y: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._evidence(self._outputs(x), y)
-
     def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
         draws = torch.cat(self._predicted(x), 1)
         return draws[torch.randint(len(draws), (count,), generator=generator).to(draws.device)]

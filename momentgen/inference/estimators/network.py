@@ -88,9 +88,10 @@ class Variational(Bayesian):
         """Log predictive density of each observation, ``(n,)``, for what :meth:`_outputs` returns."""
         raise NotImplementedError
 
+    @torch.no_grad()
     def _score(self, x: Tensor, y: Tensor) -> Tensor:
         """Log predictive density of each observation, ``(n,)``."""
-        raise NotImplementedError
+        return self._evidence(self._outputs(x), y)
 
     def _drawn(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Drawn outputs, ``(count, n, outputs)``."""

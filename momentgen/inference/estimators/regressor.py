@@ -91,6 +91,7 @@ class BayesianRegressor(CalibratedFit):
         mean, *parts = self._parts(x)
         return Parts(self._mean(mean), *(self._wide(x, mean, var) * self._deviation() for var in parts))
 
+    @torch.no_grad()
     def predict_interval(
         self, X: ArrayLike, coverage: float = 0.95, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None
     ) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -112,24 +113,18 @@ class BayesianRegressor(CalibratedFit):
         """
         if not 0 < coverage < 1:
             raise InputError(f"predict_interval: expected a coverage between 0 and 1, got {coverage}")
-        low, high = self._interval(X, coverage)
+        if self._laws:
+            x = self._features(X)
+            mean, var = self._moments(x)
+            centre, half = self._mean(mean), self._wide(x, mean, var) * self._reach(coverage)
+            low, high = centre - half, centre + half
+        else:
+            low, high = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
         if x_std is None and x_cov is None:
             return low, high
-        mean, std = self.predict(X, return_std=True)
+        centre, std = self.predict(X, return_std=True)
         moved, wide = self.predict(X, True, x_std, x_cov)
-        return moved + (low - mean) * wide / std, moved + (high - mean) * wide / std
-
-    @torch.no_grad()
-    def _interval(self, X: ArrayLike, coverage: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Intervals where features are certain."""
-        x = self._features(X)
-        if not self._laws:
-            low, high = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
-            return low, high
-        reach = self._reach(coverage)
-        mean, var = self._moments(x)
-        centre, half = self._mean(mean), self._wide(x, mean, var) * reach
-        return centre - half, centre + half
+        return moved + (low - centre) * wide / std, moved + (high - centre) * wide / std
 
     @torch.no_grad()
     def predict_quantiles(self, X: ArrayLike, levels: ArrayLike = (0.025, 0.5, 0.975)) -> NDArray[Any]:
