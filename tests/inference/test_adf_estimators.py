@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from inference.every_estimator import CLASSIFIERS, FILTERS, REGRESSORS, every, friedman, quick
+from inference.every_estimator import FILTERS, REGRESSORS, every, friedman, quick
 from scipy.stats import norm
 from sklearn.datasets import make_friedman1
-from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import train_test_split
 
-from momentgen.inference import EBPRegressor, PBPRegressor
+from momentgen.inference import EBPRegressor
 
 
 def known(kind: Any, **options: Any) -> Any:
@@ -53,21 +51,6 @@ def test_an_ensemble_is_the_mixture_of_its_members(kind: Any) -> None:
         np.testing.assert_allclose(model.predict_proba(x)[:, 1], np.mean(each, 0))
 
 
-@every(FILTERS)
-def test_skipped_updates_are_counted_by_kind(kind: Any) -> None:
-    with pytest.raises(NotFittedError):
-        _ = kind().skipped_
-    skipped = quick(kind).fit(*friedman(kind)).skipped_
-    assert list(skipped) == ["weights", "noise", "prior"]
-    assert skipped["weights"] == skipped["noise"] == 0
-
-
-def test_no_hidden_layer_is_a_linear_model() -> None:
-    x = np.linspace(-1, 1, 50)[:, None]
-    model = known(PBPRegressor, hidden=()).fit(x, 2 * x[:, 0] + 1)
-    np.testing.assert_allclose(model.predict([[0.0], [0.5]]), [1.0, 2.0], atol=0.02)
-
-
 def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
     """Weights that begin at thirty times the prior's; at the defaults three hidden layers fit the same data."""
     generator = np.random.default_rng(0)
@@ -91,19 +74,3 @@ def test_the_gamma_law_of_the_prior_keeps_the_shape_that_it_was_given() -> None:
     x, y = make_friedman1(30, noise=1.0, random_state=1)
     model = known(EBPRegressor, passes=15).fit(x, y)
     assert (model.filter_.prior.law[:, 0] >= 6).all()
-
-
-@every(CLASSIFIERS[:2])
-def test_log_probabilities_of_unlikely_labels_are_those_of_the_tail(kind: Any) -> None:
-    """Two clusters far apart, and the labels of the other: log Φ(-a), where 1 - Φ(a) is 0."""
-    x = np.concatenate([np.full(50, -1.0), np.full(50, 1.0)])[:, None] + 0.01 * np.arange(100)[:, None] / 100
-    y = np.repeat([0, 1], 50)
-    model = quick(kind, hidden=(), passes=400).fit(x, y)
-    model._power = torch.ones_like(model._power)  # as certain as 400 passes make it
-    far = np.array([[-3.0], [3.0]])
-    mean, var = model.filter_.output(model._features(far)[None], model._power)
-    a = (mean / (1 + var).sqrt()).numpy()[0, :, 0]
-    assert abs(a).min() > 8.5
-    np.testing.assert_allclose(model.log_prob(far, [1, 0]), norm.logcdf([a[0], -a[1]]), rtol=1e-9)
-    np.testing.assert_allclose(model.predict_proba(far)[[0, 1], [1, 0]], norm.cdf([a[0], -a[1]]), rtol=1e-7)
-    assert (model.predict_proba(far) > 0).all()

@@ -117,30 +117,6 @@ def test_log_z_and_its_derivatives_are_those_of_quadrature_for_one_unit(likeliho
     assert good.all() or y == 6.0
 
 
-@pytest.mark.parametrize("rule", ["pbp", "ebp"])
-@pytest.mark.parametrize(("likelihood", "y"), [(Gaussian(var=0.2), 1.9), (Probit(), 1), (Probit(), 0)])
-def test_an_update_of_a_single_weight_matches_the_moments_of_its_posterior(rule, likelihood, y) -> None:
-    """A linear output, where log Z is exact: then both rules are exact too."""
-    m, v, bias = 0.6, 1.7, -0.4
-    net = DensityFilter((1, 1), likelihood, rule=rule)
-    net.weights.mean.copy_(torch.tensor([[m, bias]], dtype=torch.float64))
-    net.weights.var.copy_(torch.tensor([[v, 1e-200]], dtype=torch.float64))
-    net.update(torch.full((1, 1, 1), X, dtype=torch.float64), torch.tensor([[float(y)]], dtype=torch.float64))
-    p = density(likelihood, y)
-    with mp.workdps(30):
-
-        def tilted(power):
-            def f(w):
-                return w**power * p((w * mp.mpf(X) + mp.mpf(bias)) / mp.sqrt(2))
-
-            return normal_expectation(f, mp.mpf(m), mp.mpf(v))
-
-        z, first, second = (tilted(power) for power in range(3))
-        truth = float(first / z), float(second / z - (first / z) ** 2)
-    assert net.weights.mean[0, 0].item() == pytest.approx(truth[0], rel=1e-10)
-    assert net.weights.var[0, 0].item() == pytest.approx(truth[1], rel=1e-10)
-
-
 @pytest.mark.parametrize("off", [0.01, 0.8, 30.0])
 @pytest.mark.parametrize("law", [(1.5, 0.3), (6.0, 6.0), (5e5, 2e5)])
 def test_the_gamma_law_has_the_first_two_moments_of_the_tilted_one(off, law) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -121,9 +119,6 @@ def test_a_bar_shows_the_log_joint(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"log joint {run.log_joint().mean().item():.1f}" in shown
 
 
-# ------------------------------------------------------------------- bad input
-
-
 @pytest.mark.parametrize("collapsed", [(), ("gates", "weights")])
 @pytest.mark.parametrize(
     ("model", "x", "y"),
@@ -146,39 +141,6 @@ def test_hard_data_leave_chains_finite(model: BowTieModel, x: Tensor, y: Tensor,
     run.run()
     assert all(bool(part.isfinite().all()) for part in tensors(run.state))
     assert len(x) > 1 or bool(run.predict(X).moments().var.gt(0).all())
-
-
-WRONG: list[tuple[Callable[[], Any], str]] = [
-    *((lambda x=x, y=y: quick(MODEL, x, y), "shape") for x, y in (
-        (X[:0], Y[:0]), (X[:, 0], Y), (X, Y[:-1]), (X.expand(-1, 2), Y), (X, Y.expand(-1, 2))
-    )),
-    *((lambda name=name, value=value: quick(MODEL, X, Y, **{name: value}), name) for name, value in (
-        ("chains", 0), ("burn_in", -1), ("draws", 0), ("thin", 0), ("chains", 1.5)
-    )),
-    *((lambda options=options: quick(MODEL, X, Y, **options), "expected") for options in (
-        {"collapsed": "gates"}, {"collapsed": ("gamma",)}, {"start": "there"}
-    )),
-    (lambda: quick(MODEL, X, Y, anneal_from=0.0), "temperature"),
-    (lambda: quick(MODEL, X, Y).draws, "got none"),
-    *((lambda widths=widths: BowTieModel(widths), "widths") for widths in ((1, 1), (1, 0, 1), (1, 2.0, 1))),
-    *((lambda tau=tau: BowTieModel((1, 2, 1), tau), "temperature") for tau in (0.0, -1.0, math.nan, math.inf)),
-    *((lambda options=options: ConjugatePrior(**options), "expected") for options in (
-        {"var": 0.0}, {"rate": -1.0}, {"shape": math.nan}, {"mean": math.inf},
-        {"cov": ((1.0, 2.0), (2.0, 1.0))}, {"cov": ((1.0, 0.5), (0.4, 1.0))}, {"cov": ((1.0,),), "var": 2.0},
-    )),
-    (lambda: BowTieModel((1, 2, 1), priors=ConjugatePrior(cov=((1.0,),))), "broadcasts"),
-    (lambda: BowTieModel((1, 2, 1), priors=(ConjugatePrior(),)), "2 priors"),
-    (lambda: BowTieModel((1, 2, 1), priors=ConjugatePrior(mean=((1.0, 2.0, 3.0),))), "broadcasts"),
-    *((lambda x=x, y=y: quick(MODEL, x, y), text) for bad in (math.nan, math.inf) for x, y, text in (
-        (X.index_fill(0, torch.tensor([3]), bad), Y, "finite x"), (X, Y * bad, "finite y")
-    )),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("call", "said"), WRONG)
-def test_what_is_no_model_and_what_does_not_fit_one_is_refused(call: Callable[[], Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        call()
 
 
 def test_chains_start_at_trained_networks() -> None:
@@ -297,11 +259,3 @@ def test_the_regressor_finds_a_bend_and_its_noise(data: tuple[np.ndarray, np.nda
     parts = stats.norm.logpdf(y, found.means[..., 0] * scale + shift, found.roots[:, 0] * scale)
     expected = np.log(np.mean(np.exp(parts), 0))
     np.testing.assert_allclose(model.log_prob(X, y), expected, rtol=1e-9)
-
-
-def test_bad_levels_are_refused(data: tuple[np.ndarray, np.ndarray]) -> None:
-    X, y = data
-    model = small().fit(X, y)
-    for levels in ([], [[0.1]], [0.0], [1.5]):
-        with pytest.raises(InputError, match="level"):
-            model.predict_quantiles(X, levels)

@@ -9,11 +9,8 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from momentgen.errors import InputError
 from momentgen.inference import (
     PBPRegressor,
-    Poisson,
-    VBPRegressor,
     crps,
     plot_calibration,
     plot_intervals,
@@ -89,14 +86,3 @@ def test_pictures_show_every_row_and_say_what_share_is_inside(line: PBPRegressor
     epistemic, aleatoric = (part.get_ydata() for part in plot_parts(line, X).lines)
     assert (np.diff(epistemic**2 + aleatoric**2) >= 0).all()
     assert len(epistemic) == len(Y)
-
-
-def test_what_has_no_such_answer_is_refused(line: PBPRegressor) -> None:
-    pytest.importorskip("arviz")
-    counts = VBPRegressor(likelihood=Poisson(), epochs=1, hidden=(2,), random_state=0).fit(X, np.arange(40) % 3)
-    with pytest.raises(InputError, match="normal noise"):
-        to_arviz(counts, X, Y)
-    with pytest.raises(InputError, match="at least 2"):
-        to_arviz(line, X, Y, draws=1)
-    with pytest.raises(InputError, match="one output"):
-        plot_intervals(line, X, np.stack([Y, Y], 1))

@@ -268,15 +268,6 @@ def test_an_outlier_beside_which_all_else_is_one_value_is_said(kind: Any) -> Non
         assert [text.split("values ")[1].split(" within")[0] for text in found] == ([] if said is None else [said])
 
 
-def test_an_outlier_that_does_not_count_is_not_said() -> None:
-    x, y = line(60, 3)
-    y[9] = 1e6
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always", ConvergenceWarning)
-        quick(VBPRegressor, epochs=2).fit(x, y, sample_weight=np.arange(60) != 9)
-    assert not any("outliers" in str(one.message) for one in heard)
-
-
 # ------------------------------------------------------------------ classes
 
 
@@ -332,39 +323,3 @@ def test_data_that_cannot_be_fitted_are_refused(kind: Any) -> None:
     x[3, 1] = np.nan
     with pytest.raises(ValueError, match="NaN"):
         quick(kind).fit(x, y)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "said"),
-    [
-        (PBPRegressor, {"passes": 0}, "passes and members"),
-        (PBPRegressor, {"members": 0}, "passes and members"),
-        (PBPRegressor, {"dtype": "float16"}, "a dtype of float32, float64"),
-        (PBPRegressor, {"noise": (1.0, 1.0)}, "shape above 1"),
-        (PBPRegressor, {"prior": (1.0, 1.0)}, "shape above 1"),
-        (PBPRegressor, {"hidden": (0,)}, "widths"),
-        (PBPRegressor, {"hidden": (10, 0)}, "widths of the hidden layers, such as .*, got .10, 0."),
-        (PBPRegressor, {"calibrate": "split in two"}, "calibrate"),
-        (PBPClassifier, {"samples": 0}, "at least one sample"),
-        (PBPClassifier, {"likelihood": "softmax"}, "a likelihood of auto, probit"),
-        (VBPRegressor, {"epochs": 0}, "epochs of at least 1, or None, got 0"),
-        (VBPRegressor, {"lr": 0.0}, "a positive, finite lr, got 0.0"),
-        (VBPRegressor, {"propagation": "sample"}, "propagation of controlled or ap2, got 'sample'"),
-        (VBPRegressor, {"hidden": 10.5}, "widths of the hidden layers, such as .*, got 10.5"),
-        (BowTieRegressor, {"hidden": ()}, "expected"),
-        (BowTieRegressor, {"tau": 0.0}, "expected"),
-        (BowTieRegressor, {"weight_var": -1.0}, "expected"),
-        (BowTieRegressor, {"noise_rate": 0.0}, "expected"),
-        (BowTieRegressor, {"start": "there"}, "expected"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(kind: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        quick(kind, **options).fit(*friedman(kind))
-
-
-def test_no_passes_and_probit_of_three_classes_are_refused() -> None:
-    with pytest.raises(InputError, match="passes of at least 1, got 0"):
-        quick(PBPRegressor).partial_fit(*line(20), passes=0)
-    with pytest.raises(InputError, match="two classes only"):
-        quick(PBPClassifier, likelihood="probit").fit(*load_iris(return_X_y=True))

@@ -372,19 +372,6 @@ def test_distributed_tensors_are_refused_and_a_sharded_network_converts(tmp_path
         distributed.destroy_process_group()
 
 
-def test_threads_that_run_the_plain_network_see_its_own_parameters() -> None:
-    plain = Network(WAYS["lambda"]).eval()
-    bayes = randomise(plain, MeanField(std=STD)).eval()
-    expected, bound = plain(X), bayes(X)
-    with ThreadPoolExecutor(4) as pool:
-        found = [pool.submit(bayes if turn % 2 else plain, X) for turn in range(20)]
-    for turn, one in enumerate(found):
-        if turn % 2:
-            same(one.result(), bound)
-        else:
-            assert torch.equal(one.result(), expected)
-
-
 @torch.compile
 def compiled_function(x: Any) -> Any:
     return torch.tanh(x) * x

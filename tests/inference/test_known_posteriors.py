@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from momentgen import method
-from momentgen.inference import Gaussian, MeanField, Normal, Posterior, Tridiagonal, elbo, randomise
+from momentgen.inference import Gaussian, Normal, Posterior, Tridiagonal, elbo, randomise
 
 NOISE = 0.3
 
@@ -42,14 +42,6 @@ def trained(family: Posterior, x: Tensor, y: Tensor) -> Posterior:
 
     optimizer.step(loss)
     return next(iter(bayes.posteriors.values()))
-
-
-def test_the_mean_field_optimum_of_a_linear_model_is_the_known_one() -> None:
-    """Means are exact, variances are those given all other weights: 1 over the diagonal of the precision."""
-    x, y, mean, precision = linear_data()
-    found = trained(MeanField(std=0.1), x, y)
-    assert torch.allclose(found.mean[0], mean, atol=1e-5)
-    assert torch.allclose(found.var[0], 1 / precision.diagonal(), rtol=1e-4)
 
 
 def test_the_tridiagonal_optimum_of_a_linear_model_is_that_of_its_divergence() -> None:

@@ -14,7 +14,6 @@ import torch
 from inference.every_estimator import CLASSIFIERS, every, friedman, line, quick
 from sklearn.exceptions import ConvergenceWarning
 
-from momentgen.errors import InputError
 from momentgen.inference import (
     Categorical,
     EBPRegressor,
@@ -234,25 +233,6 @@ def test_errors_of_features_that_cancel_leave_a_lines_sigma_as_it_is() -> None:
     for covariance, expected in (([[1, 1], [1, 1]], 0.0), ([[1, 0], [0, 1]], 2**0.5), ([[1, -1], [-1, 1]], 2.0)):
         _, std = model.predict(x[:2], return_std=True, x_cov=covariance)
         np.testing.assert_allclose(std, expected, rtol=0.02, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"x_std": -1.0},
-        {"x_std": np.nan},
-        {"x_std": np.ones(3)},
-        {"x_std": 1.0, "x_cov": np.eye(2)},
-        {"x_cov": np.ones(2)},
-        {"x_cov": [[1.0, 2.0], [2.0, 1.0]]},
-        {"x_cov": [[1.0, 0.5], [0.0, 1.0]]},
-    ],
-    ids=str,
-)
-def test_errors_of_features_that_mean_nothing_are_refused(given: Any) -> None:
-    x, y = line(40)
-    with pytest.raises(InputError, match=r"expected .*x_std"):
-        quick(PBPRegressor, hidden=()).fit(x, y).predict(x[:5], **given)
 
 
 # ------------------------------------------------------------------ known noise, labels, mixed precision

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
 from inference.every_estimator import FILTERS, quick
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import make_friedman1
@@ -96,49 +95,6 @@ def test_density_is_the_slope_of_the_quantiles_without_calibration(estimator: An
     for level in (0.01, 0.3, 0.99):
         below, at, above = model.predict_quantiles(X[:4] * 2, [level - 1e-4, level, level + 1e-4])
         np.testing.assert_allclose(model.log_prob(X[:4] * 2, at), np.log(2e-4 / (above - below)), atol=1e-3)
-
-
-@each
-def test_density_integrates_to_one_after_calibration(estimator: Any) -> None:
-    X, model = data(200)[0], fitted(type(estimator))
-    mean, std = model.predict(X[:1], return_std=True)
-    grid = mean[0] + std[0] * np.sinh(np.linspace(-7, 7, 4001))
-    density = np.exp(model.log_prob(np.repeat(X[:1], len(grid), 0), grid))
-    assert abs(np.trapezoid(density, grid) - 1) < 1e-3
-
-
-def test_quantiles_of_tiny_levels_are_those_of_a_normal_law() -> None:
-    X, y = data(30)
-    model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate=None, random_state=0).fit(X, y)
-    mean, std = model.predict(X[:1], return_std=True)
-    for level in (1e-9, 1e-17, 1e-300):
-        expected = mean[0] + std[0] * scipy.stats.norm.ppf(level)
-        assert model.predict_quantiles(X[:1], level)[0, 0] == pytest.approx(expected, rel=1e-9)
-
-
-def test_what_intervals_and_draws_cannot_be_is_refused() -> None:
-    X, y = data(30)
-    model = PBPRegressor(hidden=(5,), passes=5, members=1, calibrate="split", random_state=0).fit(X, y)
-    for coverage in (0.0, 1.0):
-        with pytest.raises(InputError, match="expected a coverage"):
-            model.predict_interval(X, coverage)
-    with pytest.raises(InputError, match="n_samples"):
-        model.sample_y(X, 0)
-
-
-@pytest.mark.parametrize(("rows", "features"), [(100, 5), (40, 5), (500, 10)])
-def test_pbps_epistemic_deviation_of_a_linear_model_is_the_exact_one(rows: int, features: int) -> None:
-    """Independent features and 40 passes over the data, which are counted once."""
-    draw = np.random.default_rng(0)
-    X = draw.normal(size=(rows, features))
-    X -= X.mean(0)
-    y = X @ draw.normal(size=features) + 0.3 * draw.normal(size=rows)
-    model = PBPRegressor(hidden=(), calibrate=None, random_state=0).fit(X, y)
-    new = draw.normal(size=(100, features))
-    design, at = np.c_[X, np.ones(rows)], np.c_[new, np.ones(100)]
-    exact = 0.3 * np.sqrt(np.einsum("ij,jk,ik->i", at, np.linalg.inv(design.T @ design), at))
-    ratio = model.predict_parts(new).epistemic / exact
-    assert 0.8 < np.quantile(ratio, 0.05) < np.quantile(ratio, 0.95) < 1.25
 
 
 @pytest.mark.parametrize("kind", [PBPRegressor, EBPRegressor])

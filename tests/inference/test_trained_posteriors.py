@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -201,27 +200,6 @@ def many(plain: nn.Module, drawn: Tensor, x: Tensor) -> Tensor:
 
     with torch.no_grad():
         return torch.vmap(run, chunk_size=2000)(drawn)
-
-
-def refusals() -> Iterator[tuple[Callable[[], Any], str]]:
-    plain = net()
-    yield lambda: from_laplace(plain), "expected a fitted Laplace approximation"
-    yield lambda: from_ivon(torch.optim.Adam(plain.parameters())), "expected the optimizer IVON"
-    yield lambda: from_swag([plain.state_dict()]), "at least two state dicts"
-    yield lambda: from_swag([plain.state_dict()] * 2, rank=1), "a rank of 0 or at least 2, got 0.5 and 1"
-    yield lambda: from_vbll(plain[0]), "Regression or DiscClassification"
-    states = [{"other": torch.zeros(2)}, {"other": torch.ones(2)}]
-    yield lambda: randomise(plain, from_swag(states)), "has 0 parameters"
-    yield lambda: randomise(plain, from_swag([plain.state_dict(), net()[:1].state_dict()])), "of one network"
-    other = {**plain.state_dict(), "0.weight": 1 + plain[0].weight}
-    half = [{**other, "0.bias": end * other["0.bias"]} for end in (0.5, 1.0)]
-    yield lambda: randomise(plain, from_swag(half)), "0.weight of Sequential was not trained and has other values"
-
-
-@pytest.mark.parametrize("case", list(refusals()))
-def test_what_is_no_trained_posterior_is_refused_in_one_sentence(case: tuple[Callable[[], Any], str]) -> None:
-    with pytest.raises(InputError, match=case[1]):
-        case[0]()
 
 
 # ------------------------------------------------------------------ the packages themselves

@@ -1,4 +1,4 @@
-"""Training by the lower bound: exact resume, several processes, the fit of a conjugate model, bad input."""
+"""Training by the lower bound: exact resume, several processes, the fit of a conjugate model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_networks import bound_of_half, close, mlp, moments, train_distributed
 
 import momentgen
 from momentgen.errors import InputError
-from momentgen.inference import Categorical, Gaussian, MeanField, Normal, Trainer, Tridiagonal, elbo, randomise
+from momentgen.inference import Gaussian, MeanField, Normal, Trainer, Tridiagonal, elbo, randomise
 
 
 def data(n: int = 60) -> tuple[Tensor, Tensor]:
@@ -110,19 +110,6 @@ def test_a_falling_rate_ends_nearer_the_exact_posterior() -> None:
 def test_data_that_cannot_be_fitted_are_refused(x: Tensor, y: Tensor, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         trainer(MeanField(), "ap2").run(x, y, 1)
-
-
-def test_labels_out_of_range_are_refused() -> None:
-    bayes = randomise(torch.nn.Linear(3, 4), MeanField())
-    with pytest.raises(InputError, match="class indices from 0 to 3"):
-        elbo(bayes, Categorical(), torch.zeros(2, 3), torch.tensor([0, 4]), size=2)
-
-
-def test_a_single_example_is_trained_on() -> None:
-    one = trainer(MeanField(), "ap2")
-    x, y = data(1)
-    one.run(x, y, 3)
-    assert all(math.isfinite(value) for value in one.history)
 
 
 # Two processes under DDP have the gradients of one with all of the batch.

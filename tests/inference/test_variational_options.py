@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 from laws.small_networks import Of
-from sklearn.datasets import load_diabetes, load_iris
+from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import train_test_split
 from torch import nn
 
 from momentgen.errors import InputError
@@ -60,21 +59,6 @@ def test_the_terms_of_two_heads_are_those_of_draws() -> None:
     found = likelihood.predictive(output)
     assert torch.allclose(found.mean, new.mean(0), atol=0.01)
     assert torch.allclose(found.var, new.var(0), rtol=0.02)
-    with pytest.raises(InputError, match="means and log variances"):
-        likelihood.predictive(torch.zeros(2, 3))
-
-
-def test_the_evidence_of_two_heads_has_its_derivative_where_the_noise_is_certain() -> None:
-    output, _, y = drawn()
-
-    def slope(spread: float) -> torch.Tensor:
-        var = output.var.clone()
-        var[:, 2:] = spread
-        var.requires_grad_()
-        log_z = HeteroscedasticGaussian().log_z(Moments(output.mean, var), y)
-        return torch.autograd.grad(log_z.sum(), var)[0]
-
-    torch.testing.assert_close(slope(0.0), slope(1e-9), rtol=1e-6, atol=0)
 
 
 def test_the_terms_of_heads_with_a_covariance_are_those_of_joint_draws() -> None:
@@ -89,21 +73,6 @@ def test_the_terms_of_heads_with_a_covariance_are_those_of_joint_draws() -> None
 
 
 # ------------------------------------------------------------------ estimators
-
-
-@pytest.mark.parametrize("kind", [VBPRegressor, CorrelatedRegressor])
-def test_predicted_deviations_cover_held_out_targets(kind: Any) -> None:
-    X, y = load_diabetes(return_X_y=True)
-    train, test, y_train, y_test = train_test_split(X, y, random_state=0)
-    # A hundred epochs are few for a posterior that begins narrow, and half of these targets is noise.
-    options = {"initial_std": 0.05} if kind is VBPRegressor else {"kl_weight": 1.0}
-    model = kind(epochs=100, calibrate=None, random_state=0, **options).fit(train, y_train)
-    mean, std = model.predict(test, return_std=True)
-    inside = float((np.abs(mean - y_test) <= 1.96 * std).mean())
-    assert 0.85 <= inside <= 1.0  # of 111 targets; three standard errors of 95 % are 6 %
-    normal = -0.5 * (((y_test - mean) / std) ** 2 + np.log(2 * np.pi * std**2))
-    assert model.log_prob(test, y_test).mean() == pytest.approx(normal.mean(), abs=0.1)
-    assert model.score(test, y_test) > 0.25
 
 
 def test_credible_intervals_of_a_classifier_hold_its_probabilities() -> None:
@@ -140,8 +109,6 @@ def test_known_noise_of_rows_weighs_them_as_least_squares_does() -> None:
     told = VBPRegressor(**settings).fit(x, y, y_std=y_std).predict([[0.0], [1.0]])
     assert told == pytest.approx([0.0, 2.0], abs=0.1)
     assert VBPRegressor(**settings).fit(x, y).predict([[0.0]])[0] == pytest.approx(0.5, abs=0.15)
-    with pytest.raises(InputError, match="y_std of y's shape"):
-        VBPRegressor(**settings).fit(x, y, y_std=-y_std)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows_and_one_of_weight_zero_as_none() -> None:
@@ -179,19 +146,6 @@ def test_a_network_of_ones_own_and_a_function_that_makes_one_give_the_same_fit()
     assert fits[0].network_.posteriors["0/weight"].mean.shape == (7, 1)
     with pytest.raises(InputError, match="makes 2 outputs of each row"):
         VBPRegressor(module=make, noise="input", epochs=1).fit(x, y)
-    with pytest.raises(InputError, match="expected module to be a torch module"):
-        VBPRegressor(module=lambda features: features, epochs=1).fit(x, y)
-
-
-def test_a_likelihood_with_noise_of_each_row_is_refused_since_rows_are_shuffled() -> None:
-    x, y = fan(40)
-    with pytest.raises(InputError, match="noise is that of all rows"):
-        VBPRegressor(likelihood=Gaussian(var=torch.ones(40, 1)), epochs=1, calibrate=None).fit(x, y)
-
-
-def test_a_likelihood_without_heads_is_refused_beside_noise_that_depends_on_the_input() -> None:
-    with pytest.raises(InputError, match="got both, and the noise of Gaussian does not depend on the input"):
-        VBPRegressor(noise="input", likelihood=Gaussian(var=0.1), epochs=1).fit(*fan(40))
 
 
 def test_heads_of_ones_own_begin_as_they_are_where_they_are_two_layers_or_not_the_last() -> None:
@@ -234,8 +188,6 @@ def test_classifiers_take_a_likelihood_and_weights() -> None:
     weight = np.concatenate([np.ones(100), np.zeros(100)])
     weighted = VBPClassifier(epochs=60, lr=0.03, random_state=0).fit(np.concatenate([x, x]), flipped, weight)
     assert weighted.score(x, labels) > 0.95
-    with pytest.raises(InputError, match=r"expected Categorical, Ordinal\(2\), or Bernoulli or Probit"):
-        VBPClassifier(likelihood=HeteroscedasticGaussian()).fit(x, labels)
 
 
 def test_early_stopping_keeps_the_network_that_predicts_held_out_rows_best() -> None:
@@ -254,8 +206,6 @@ def test_early_stopping_keeps_the_network_that_predicts_held_out_rows_best() -> 
         overfitted = VBPRegressor(**settings).fit(x, y).log_prob(test_x, test_y).mean()
     stopped = VBPRegressor(**settings, validation_fraction=0.3).fit(x, y)
     assert stopped.log_prob(test_x, test_y).mean() > overfitted + 0.5
-    with pytest.raises(InputError, match="early stopping"):
-        VBPRegressor(epochs=5, validation_fraction=0.3).fit(x, y)
 
 
 def test_a_row_held_out_for_early_stopping_makes_the_posterior_no_narrower() -> None:
