@@ -58,7 +58,7 @@ $(NEW)/.ready: pyproject.toml constraints.txt
 
 # What these ask does not depend on torch: words, C compilers, wheels, mathematics, scikit-learn's conventions.
 SAME := $(addprefix --ignore=tests/runtime/test_,certificate.py clang.py shipped.py toolchain.py words.py) \
-	$(addprefix --ignore=tests/inference/test_,adf_estimators.py calibration.py every_estimator.py \
+	$(addprefix --ignore=tests/inference/test_,calibration.py every_estimator.py \
 	polya_gamma_law.py regressor_conveniences.py)
 test-versions: $(NEW)/.ready
 	$(NEW)/bin/python -m pytest -n 2 --dist loadfile tests/laws tests/nn tests/runtime tests/inference $(SAME)

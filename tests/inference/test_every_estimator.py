@@ -23,7 +23,8 @@ from inference.every_estimator import (
     line,
     quick,
 )
-from sklearn.datasets import load_breast_cancer, load_iris
+from scipy.stats import norm
+from sklearn.datasets import load_breast_cancer, load_iris, make_friedman1
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit, train_test_split
 from sklearn.utils.estimator_checks import check_estimator
@@ -310,6 +311,58 @@ def test_a_label_that_was_not_in_the_first_data_is_refused(kind: Any) -> None:
         quick(kind).partial_fit(x[:100], y[:100]).partial_fit(x, y)
     model = quick(kind).partial_fit(x[:100], y[:100], classes=[0, 1, 2])
     assert model.partial_fit(x, y).predict_proba(x).shape == (150, 3)
+
+
+# ------------------------------------------------------------------ filters
+
+
+def known(kind: Any, **options: Any) -> Any:
+    """An estimator of the size that is chosen for most data."""
+    return quick(kind, **{"hidden": (50, 50), "passes": 40, **options})
+
+
+@every(FILTERS)
+def test_an_ensemble_is_the_mixture_of_its_members(kind: Any) -> None:
+    x, y = friedman(kind)
+    model = quick(kind, members=4).fit(x, y)
+    net = model.filter_
+    mean, var = net.output(model._features(x)[None], model._power)
+    assert len(mean) == 4
+    if kind in REGRESSORS:
+        found, std = model.predict(x, return_std=True)
+        scale = model.y_scaler_.scale_[0]
+        second = (mean**2 + var).mean(0)[:, 0].numpy() + model._noise.mean().item()
+        first = mean.mean(0)[:, 0].numpy()
+        np.testing.assert_allclose(found, first * scale + model.y_scaler_.mean_[0])
+        np.testing.assert_allclose(std, np.sqrt(second - first**2) * scale, rtol=1e-7)
+    else:
+        each = norm.cdf((mean / (1 + var).sqrt()).numpy()[..., 0])
+        np.testing.assert_allclose(model.predict_proba(x)[:, 1], np.mean(each, 0))
+
+
+def test_a_filter_that_diverges_is_an_error_and_not_a_prediction() -> None:
+    """Weights that begin at thirty times the prior's; at the defaults three hidden layers fit the same data."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(250, 6))
+    y = np.exp(x[:, 0]) + x[:, 1] * x[:, 2]
+    with pytest.raises(FloatingPointError, match=r"EBPRegressor.*diverged.*2 hidden layers"):
+        known(EBPRegressor, passes=3, spread=30.0).fit(x, y)
+    assert known(EBPRegressor, hidden=(50,) * 3).fit(x, y).score(x, y) > 0.8
+
+
+@every(REGRESSORS[:2])
+@pytest.mark.parametrize(("rows", "seed"), [(35, 1), (50, 2)])
+def test_small_data_sets_are_fitted_at_the_defaults(kind: Any, rows: int, seed: int) -> None:
+    """A prior that moves too far between passes throws the filter off."""
+    x, y = make_friedman1(rows + 200, noise=1.0, random_state=seed)
+    assert known(kind, random_state=seed).fit(x[:rows], y[:rows]).score(x[rows:], y[rows:]) > 0.35
+
+
+def test_the_gamma_law_of_the_prior_keeps_the_shape_that_it_was_given() -> None:
+    """Weights can only add to what is known of their precision."""
+    x, y = make_friedman1(30, noise=1.0, random_state=1)
+    model = known(EBPRegressor, passes=15).fit(x, y)
+    assert (model.filter_.prior.law[:, 0] >= 6).all()
 
 
 # ------------------------------------------------------------------ what is refused

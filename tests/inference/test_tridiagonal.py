@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
-from momentgen.inference import Tridiagonal, randomise
+from momentgen.inference import Gaussian, Normal, Tridiagonal, elbo, randomise
 from momentgen.inference.tridiagonal import _LARGEST_GAMMA, _LEAST_DELTA
 
 Array = NDArray[np.float64]
@@ -160,3 +161,44 @@ def test_a_rate_of_0_keeps_the_correlation() -> None:
     (bayes(torch.ones(4, 3)).mean.square().sum() + bayes.kl()).backward()
     sgd.step()
     assert [(one.rho.item(), one.tau.item() == 0.05) for one in bayes.posteriors.values()] == [(0.0, False)] * 2
+
+
+def test_the_optimum_for_a_linear_model_is_that_of_its_divergence() -> None:
+    """The divergence from the exact posterior, of dense matrices, minimised by another optimiser from other starts."""
+    torch.manual_seed(0)
+    x, noise = torch.randn(40, 4, dtype=torch.float64), 0.3
+    x[:, 1] += 0.8 * x[:, 0]
+    y = x @ torch.tensor([1.0, -0.7, 0.5, 2.0], dtype=torch.float64) + noise**0.5 * torch.randn(40).double()
+    precision = x.T @ x / noise + torch.eye(4, dtype=torch.float64)
+    exact, at = precision.numpy(), torch.linalg.solve(precision, x.T @ y / noise).numpy()
+
+    def divergence(values: np.ndarray) -> float:
+        means, tau, rho = values[:4], np.exp(values[4]), 0.5 * np.tanh(values[5])
+        scale = tau * np.abs(means)
+        corr = np.eye(4) + rho * (np.eye(4, k=1) + np.eye(4, k=-1))
+        off = means - at
+        spread = np.trace(exact @ (corr * np.outer(scale, scale)))
+        return float(spread + off @ exact @ off - np.linalg.slogdet(corr)[1] - 2 * np.log(scale).sum()) / 2
+
+    starts = [np.concatenate([at, [math.log(tau), gamma]]) for tau in (0.03, 0.3) for gamma in (-0.5, 0.5)]
+    options = {"xatol": 1e-10, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000}
+    least = min((minimize(divergence, s, method="Nelder-Mead", options=options) for s in starts), key=lambda r: r.fun)
+    bayes = randomise(torch.nn.Linear(4, 1, bias=False).double(), Tridiagonal(tau=0.1, rho=0.0), prior=Normal(std=1.0))
+    optimizer = torch.optim.LBFGS(
+        bayes.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        found = -elbo(bayes.set_method("ap2"), Gaussian(var=noise), x, y[:, None], size=len(x))
+        found.backward()
+        return found
+
+    optimizer.step(loss)
+    found = bayes.posteriors["weight"]
+    own = np.concatenate(
+        [found.mean.detach().numpy()[0], [math.log(found.tau.item()), math.atanh(2 * found.rho.item())]]
+    )
+    assert divergence(own) == pytest.approx(least.fun, abs=1e-6)
+    assert found.mean.detach().numpy()[0] == pytest.approx(least.x[:4], abs=1e-3)
+    assert found.rho.item() == pytest.approx(0.5 * np.tanh(least.x[5]), abs=1e-3)

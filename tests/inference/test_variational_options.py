@@ -247,11 +247,9 @@ def test_scores_and_callbacks_predict_as_after_training() -> None:
 
     x, y = fan(60)
     found: list[Any] = []
-    model = VBPRegressor(**QUICK, module=make, validation_fraction=0.2, batch_size=2, callback=watch)
-    with pytest.warns(ConvergenceWarning):
-        model.fit(x, y)
-    model = VBPRegressor(**QUICK, module=make, epochs=30, callback=watch, kl_weight=1.0)
-    found.clear()
-    with pytest.warns(ConvergenceWarning):
-        model.fit(x, y)
+    for options in ({"validation_fraction": 0.2, "batch_size": 2}, {"epochs": 30, "kl_weight": 1.0}):
+        found.clear()
+        model = VBPRegressor(**QUICK, module=make, callback=watch, **options)
+        with pytest.warns(ConvergenceWarning):
+            model.fit(x, y)
     np.testing.assert_array_equal(found[-1], model.predict(x, return_std=True))
