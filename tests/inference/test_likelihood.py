@@ -65,9 +65,6 @@ def test_partials_obey_price_at_variance_0(function):
         assert abs(d_var - expected) <= 1e-6 * max(1, abs(expected))
 
 
-# --------------------------------------------------------------------- numbers
-
-
 def test_gamma_noise_has_the_evidence_of_its_expected_variance_and_no_bound():
     likelihood, output, y = Gaussian(precision=Gamma(3.5, 2.0)), Moments(double(0.4), double(0.8)), double(1.3)
     expected = scipy.stats.norm(0.4, math.sqrt(2 / 2.5 + 0.8))
