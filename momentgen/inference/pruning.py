@@ -72,7 +72,7 @@ def prune(network: BayesianNetwork, threshold: float = FIXED_THRESHOLD) -> Spars
         threshold: for log α.
 
     Raises:
-        InputError: for a network without mean-field posteriors of weights, or a threshold that is NaN.
+        InputError: for a network without mean-field posteriors of weights, or a threshold that is no number.
 
     >>> from momentgen.inference import randomise
     >>> bayes = randomise(torch.nn.Linear(4, 2), MeanField(std=0.1), only="weight")
@@ -80,8 +80,8 @@ def prune(network: BayesianNetwork, threshold: float = FIXED_THRESHOLD) -> Spars
     >>> prune(bayes).kept
     {'weight': (6, 8)}
     """
-    if threshold != threshold:
-        raise InputError("prune: expected a threshold for log α, got NaN")
+    if threshold is None or threshold != threshold:
+        raise InputError(f"prune: expected a threshold for log α, got {threshold}")
     kept: dict[str, tuple[int, int]] = {}
     for name, one in _of_weights(network).items():
         gone = one.log_alpha() > threshold
