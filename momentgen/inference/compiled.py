@@ -30,5 +30,5 @@ def library(what: str, stem: str, source: str) -> ctypes.CDLL:
         return compile_and_load(stem, source)
     except Unavailable as reason:
         raise MissingCompilerError(
-            f"{what}: expected a C compiler, such as gcc or clang, or a wheel of momentgen for this machine: {reason}"
+            f"{what}: expected a C compiler, or a wheel of momentgen for this machine: {reason.__cause__ or reason}"
         ) from reason
