@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from polyagamma import random_polyagamma
 
-from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 
 Z = (0.0, 1.0, 50.0)
 OURS, THEIRS = "C", "polyagamma alternate"

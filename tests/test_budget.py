@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 57_440,
+    "momentgen": 57_750,
     "momentgen/compiler": 21_200,
     "momentgen/compiler/strategies": 9_660,
-    "momentgen/laws": 15_750,
+    "momentgen/laws": 16_040,
     "momentgen/nn": 1_610,
     "momentgen/inference": 8_000,
-    "tests": 38_790,
+    "tests": 38_920,
     "benchmarks": 8_350,
 }
 

@@ -28,9 +28,9 @@ from momentgen.inference.gamma import Gamma
 from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussian
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.lower_bound import elbo
-from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 from momentgen.inference.posterior import MeanField, Posterior
-from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior
+from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, Prior, SampledPrior
 from momentgen.inference.pruning import Sparsity, log_alpha, prune
 from momentgen.inference.trained import from_ivon, from_laplace, from_swag, from_vbll
 from momentgen.inference.training import Trainer
@@ -74,6 +74,7 @@ __all__ = [
     "Prediction",
     "Prior",
     "Probit",
+    "SampledPrior",
     "Sparsity",
     "Trainer",
     "Tridiagonal",

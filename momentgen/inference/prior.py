@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 import momentgen.generated
 from momentgen.errors import InputError
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from momentgen.inference.posterior import Posterior
 
-__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior"]
+__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior", "SampledPrior"]
 
 
 class Prior(nn.Module):
@@ -139,11 +140,55 @@ class Normal(Prior):
         return f"mean={self.mean.tolist()}, var={self.var.tolist()}" if self.mean.numel() == 1 else ""
 
 
-class NormalMixture(Prior):
+class _Sampled(Prior):
+    """A prior of a log density, whose expectation is an average over reparameterised draws, without bias."""
+
+    exact = False
+
+    def __init__(self, samples: int) -> None:
+        super().__init__()
+        if not isinstance(samples, int) or samples < 1:
+            raise InputError(f"{type(self).__name__}: expected at least one sample, got {samples!r}")
+        self.samples = samples
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Log density of each value."""
+        raise NotImplementedError
+
+    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
+        entropy = (log_det + mean.numel() * (1 + math.log(2 * math.pi))) / 2
+        std, expected = var.sqrt(), torch.zeros_like(entropy)
+        for _ in range(self.samples):
+            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
+            expected = expected + self.log_prob(mean + std * noise).sum()
+        return -entropy - expected / self.samples
+
+
+class SampledPrior(_Sampled):
+    """Any distribution of each parameter; Student's t of few degrees of freedom is a proper :class:`LogUniform`.
+
+    The divergence is *sampled*: ``exact`` is False.
+
+    Args:
+        law: a ``torch.distributions.Distribution`` of single values over all numbers.
+        samples: how many draws.
+
+    >>> SampledPrior(torch.distributions.StudentT(1.0)).log_prob(torch.tensor(0.0)).exp()  # 1/π
+    tensor(0.3183)
+    """
+
+    def __init__(self, law: Distribution, samples: int = 1) -> None:
+        super().__init__(samples)
+        self.law = law
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.law.log_prob(x)
+
+
+class NormalMixture(_Sampled):
     """A mixture of two normal distributions of mean 0, one wide and one narrow: the scale mixture of Bayes by Backprop.
 
-    The divergence is *sampled*: ``exact`` is False.  The posterior's entropy is exact.  The prior's expected log
-    density is an average over reparameterised draws of all parameters; it and its gradients are unbiased.
+    The divergence is *sampled*: ``exact`` is False.
 
     Args:
         pi: probability of the first component, between 0 and 1.
@@ -161,27 +206,14 @@ class NormalMixture(Prior):
     (False, torch.Size([]))
     """
 
-    exact = False
-
     def __init__(self, pi: float = 0.5, var1: float = 1.0, var2: float = math.exp(-12), samples: int = 1) -> None:
-        super().__init__()
-        if not isinstance(samples, int) or samples < 1:
-            raise InputError(f"NormalMixture: expected at least one sample, got {samples!r}")
+        super().__init__(samples)
         if not 0 < pi < 1:
             raise InputError(f"NormalMixture: expected pi between 0 and 1, got {pi!r}")
-        self.pi, self.samples = float(pi), samples
+        self.pi = float(pi)
         self.var1, self.var2 = (positive("NormalMixture", *each).item() for each in (("var1", var1), ("var2", var2)))
 
-    def _kl(self, mean: Tensor, var: Tensor, log_det: Tensor, generator: torch.Generator | None) -> Tensor:
-        entropy = (log_det + mean.numel() * (1 + math.log(2 * math.pi))) / 2
-        std, expected = var.sqrt(), torch.zeros_like(entropy)
-        for _ in range(self.samples):
-            noise = torch.randn(mean.shape, dtype=mean.dtype, device=mean.device, generator=generator)
-            expected = expected + self.log_prob(mean + std * noise).sum()
-        return -entropy - expected / self.samples
-
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log density of each value."""
         parts = [
             -x.square() / (2 * var) + math.log(weight) - 0.5 * math.log(2 * math.pi * var)
             for weight, var in ((self.pi, self.var1), (1 - self.pi, self.var2))

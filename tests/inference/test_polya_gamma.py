@@ -16,9 +16,8 @@ from torch import Tensor
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import InputError
 from momentgen.inference import polya_gamma_sampler
-from momentgen.inference.polya_gamma_sampler import polya_gamma
 from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
-from momentgen.inference.polya_gamma_sampler.function import draws_by, sampler
+from momentgen.inference.polya_gamma_sampler.function import draws_by, polya_gamma, sampler
 from momentgen.runtime.kernel_cache import compile_and_load
 
 

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from torch import distributions as D
 from torch.autograd import gradcheck
 
-from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture
+from momentgen.inference.prior import Horseshoe, LogUniform, Normal, NormalMixture, SampledPrior
 
 
 @dataclass
@@ -117,6 +118,18 @@ def test_mixture_density_is_torchs():
     truth = D.MixtureSameFamily(D.Categorical(torch.tensor([0.3, 0.7], dtype=torch.float64)), components)
     x = torch.tensor([-40.0, -1.0, 0.0, 0.05, 3.0], dtype=torch.float64)
     assert torch.allclose(NormalMixture(0.3, 2.25, 0.01).log_prob(x), truth.log_prob(x), rtol=1e-13)
+
+
+@pytest.mark.parametrize("df", [0.01, 3.0])
+def test_a_sampled_divergence_from_any_law_is_unbiased(df):
+    law = D.StudentT(torch.tensor(df, dtype=torch.float64), scale=0.7)
+    prior, n = SampledPrior(law), 100_000
+    mean, var = torch.full((n,), 0.5, dtype=torch.float64), torch.full((n,), 0.3, dtype=torch.float64)
+    found = prior.kl_normal(mean, var, torch.Generator().manual_seed(0)).item() / n
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    expected = (law.log_prob(0.5 + 0.3**0.5 * torch.from_numpy(nodes)).numpy() * weights).sum() / weights.sum()
+    spread = law.log_prob(D.Normal(mean, var.sqrt()).sample()).std().item()
+    assert abs(found + math.log(2 * math.pi * math.e * 0.3) / 2 + expected) < 5 * spread / math.sqrt(n)
 
 
 # ------------------------------------------------------------------ log-uniform

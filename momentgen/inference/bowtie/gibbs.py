@@ -32,7 +32,7 @@ from momentgen.inference.bowtie.model import (
     preactivations,
     to_standard,
 )
-from momentgen.inference.polya_gamma_sampler import polya_gamma
+from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 
 __all__ = ["COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
 

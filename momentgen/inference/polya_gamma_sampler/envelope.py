@@ -1,4 +1,4 @@
-"""The constants of the sampler's envelopes; the package's docstring derives them."""
+"""The constants of the sampler's envelopes; the head of ``polya_gamma.c`` derives them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def polya_gamma(
             where gradients are recorded: a draw has no derivative in ``z``, so pass ``z.detach()``.
         MissingCompilerError: on a machine without a C compiler and without a wheel's kernels.
 
-    Source: Polson, Scott and Windle, JASA 2013; Devroye, Stat. Probab. Lett. 2009; the package's docstring.
+    Source: Polson, Scott and Windle, JASA 2013; Devroye, Stat. Probab. Lett. 2009; the head of ``polya_gamma.c``.
 
     >>> z = torch.tensor([0.0, 1.0, -1.0, 1e4], dtype=torch.float64)
     >>> draws = polya_gamma(1, z.expand(10_000, 4), generator=torch.Generator().manual_seed(0))
