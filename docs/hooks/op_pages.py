@@ -20,23 +20,20 @@ from typing import Any
 from page_code import run_page
 
 import momentgen.generated
-from momentgen.commands.report.formula import mathml
-from momentgen.commands.report.page import Block, blocks_of, costs_from, markdown, read_results
-from momentgen.commands.report.section import Section, TableData, section_of, shown
-from momentgen.promise import promise
-from momentgen.rule import load_reductions, load_rules
+from momentgen.commands.report.page import blocks_of
+from momentgen.commands.report.section import Section, section_of
+from momentgen.rule import load_rules
 
 __all__ = ["BADGES", "badge", "op_pages", "op_uris"]
 
 ROOT = Path(__file__).parents[2]
-GENERATED, RESULTS = ROOT / "generated", ROOT / "benchmarks" / "results"
+GENERATED = ROOT / "generated"
 #: the modules of the report that a page depends on
 _SHOWN = ("figures", "formula", "measurements", "section", "subject")
 #: badge -> what it says
 BADGES = {
     "exhaustive": "The kernel ran on all 2³² float32 means at variance 1, and was searched elsewhere.",
     "searched": "Errors are the largest that a search over all of float32 found.",
-    "as published": "An approximation of the literature, computed as published. It has no certificate.",
 }
 
 
@@ -46,8 +43,6 @@ def badge(certificate: dict[str, Any]) -> str:
     >>> badge({"goal": {"ulp": 8}, "exhaustive": [{"var": 1.0}]})
     'exhaustive'
     """
-    if not certificate.get("goal"):
-        return "as published"
     return "exhaustive" if certificate.get("exhaustive") else "searched"
 
 
@@ -68,8 +63,8 @@ def op_pages() -> dict[str, str]:
     return dict(zip(op_uris(), [_index(names), *pages], strict=True))
 
 
-def _section(name: str) -> Section | None:
-    """What the report shows of a rule, from the cache if it is there; None for a reduction."""
+def _section(name: str) -> Section:
+    """What the report shows of a rule, from the cache if it is there."""
     rule = ROOT / "rules" / f"{name}.py"
     code = [
         ROOT / "momentgen" / "promise.py",
@@ -79,48 +74,21 @@ def _section(name: str) -> Section | None:
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     path = ROOT / ".cache" / "ops" / f"{name}-{digest}.pickle"
     if path.is_file():
-        section: Section | None = pickle.loads(path.read_bytes())
+        section: Section = pickle.loads(path.read_bytes())
         return section
-    rules = load_rules(rule)
-    section = section_of(rules[0], GENERATED) if rules else None
+    section = section_of(load_rules(rule)[0], GENERATED)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps(section))
     return section
 
 
-def _page(name: str, section: Section | None) -> str:
+def _page(name: str, section: Section) -> str:
     kind = badge(_certificates(name)[0])
-    share = RESULTS / "layer_share.json"
-    blocks = _of_reduction(name) if section is None else blocks_of(section, costs_from(read_results(share), share))
     lines = [f"# {name}", "", f'<span class="badge {kind.split()[0]}">{kind}</span> {BADGES[kind]}', ""]
-    lines += [markdown(blocks), "## Use", "", "```python", *_example(name), "```", ""]
+    for content, level in blocks_of(section):
+        lines += [f"{'#' * level} {content}" if level else content, ""]
+    lines += ["## Use", "", "```python", *_example(name), "```", ""]
     return run_page("\n".join(lines), name)
-
-
-def _of_reduction(name: str) -> list[Block]:
-    (reduction,) = load_reductions(ROOT / "rules" / f"{name}.py")
-    blocks = [Block("p", reduction.doc), Block("p", reduction.citation), Block("h2", "Variants")]
-    for certificate in _certificates(name):
-        score = reduction.variants[certificate["variant"]]
-        blocks += [Block("h3", certificate["variant"]), Block("html", mathml("<mi>score</mi>", score.term))]
-        blocks += [Block("p", score.citation), *(Block("p", sentence) for sentence in promise(certificate))]
-    said = "Largest error of a probability, by variant (benchmarks/results/softmax.json):"
-    return [*blocks, Block("h2", "Errors"), Block("p", said), Block("table", _softmax_errors())]
-
-
-def _softmax_errors() -> TableData:
-    """The largest error of a probability by each variant, for numbers of classes and σ of the logits.
-
-    >>> _softmax_errors().head, _softmax_errors().rows[0]
-    (['classes', 'σ', 'logistic', 'normal', 'simplified'], ['2', '0.1', '0.0002886', '0.02237', '0.0005782'])
-    """
-    results = json.loads((RESULTS / "softmax.json").read_text(encoding="utf-8"))
-    variants = list(results["extremes"])
-    rows = [
-        [shown(row["classes"]), shown(row["sigma"]), *(shown(row[variant]["max_error"]) for variant in variants)]
-        for row in results["table"]
-    ]
-    return TableData(["classes", "σ", *variants], rows)
 
 
 def _index(names: Sequence[str]) -> str:
@@ -128,17 +96,17 @@ def _index(names: Sequence[str]) -> str:
     for name in names:
         certificates = _certificates(name)
         first = certificates[0]
-        unit, goal = next(iter(first.get("goal", {}).items()), ("", ""))
-        worst = max((bound[unit] for bound in first.get("bounds", {}).values()), default=None)
+        ((unit, goal),) = first["goal"].items()
+        worst = max(bound[unit] for bound in first["bounds"].values())
         kind = badge(first)
         variants = ", ".join(certificate["variant"] for certificate in certificates)
         cell = f'<span class="badge {kind.split()[0]}">{kind}</span>'
         doc = getattr(momentgen.generated, name).__doc__.split("\n")[0]
-        error = "–" if worst is None else f"{worst:.2g} of {goal:g} {unit}"
-        rows.append([f"[{name}]({name}.md)", doc, cell, error, variants])
+        rows.append([f"[{name}]({name}.md)", doc, cell, f"{worst:.2g} of {goal:g} {unit}", variants])
     head = ["op", "moments of", "certificate", "largest error found", "variants"]
     about = [f"- **{kind}**: {text}" for kind, text in BADGES.items()]
-    return "\n".join(["# All ops", "", markdown([Block("table", TableData(head, rows))]), *about, ""])
+    body = [head, ["---"] * len(head), *rows]
+    return "\n".join(["# All ops", "", *(f"| {' | '.join(row)} |" for row in body), "", *about, ""])
 
 
 @functools.cache
@@ -151,5 +119,5 @@ def _certificates(name: str) -> list[dict[str, Any]]:
 def _example(name: str) -> list[str]:
     op = getattr(momentgen.generated, name)
     values = {"m": "torch.tensor([-1.0, 0.0, 1.0])", "v": "torch.ones(3)", "c": "torch.full((3,), 0.5)"}
-    arguments = ", ".join(values[argument[0]] for argument in getattr(op, "input_names", ("mean", "var")))
+    arguments = ", ".join(values[argument[0]] for argument in op.input_names)
     return ["import torch", f"from momentgen.generated import {name}", "", f"print({name}({arguments}))"]

@@ -163,8 +163,6 @@ class VerifyDisplay(_Display):
     def finished(self, check: VariantCheck) -> None:
         if self._task is not None:
             self._progress.advance(self._task)
-        if check.skipped:
-            self.table.add_row(check.rule, check.variant, f"not measured: {escape(check.skipped)}")
         # The unit stands below the variant's name, where there is room for it.
         names = [(check.rule, check.variant), ("", f"[dim]{escape(check.unit)}[/dim]")]
         for output in check.outputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,10 +19,8 @@ from sympy.logic.boolalg import Boolean
 from momentgen.errors import RuleError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-#: characters of a text, and how deep operations may be nested in it
-_LONGEST, _DEEPEST = 2000, 50
-#: of a number; its powers are not computed beyond
-_MOST_BITS = 1024
+#: characters of a text, how deep operations may be nested in it, and bits of a number
+_LONGEST, _DEEPEST, _MOST_BITS = 2000, 50, 1024
 
 _VALUES: Mapping[str, Expr] = {"x": x, "pi": sympy.pi, "E": sympy.E}
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -36,29 +35,19 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "sigmoid": S,
     "softplus": lambda z: sympy.log(1 + sympy.exp(z)),
 }
-_CONDITIONS: Mapping[str, Callable[..., Any]] = {
-    **{f.__name__: f for f in (sympy.And, sympy.Or, sympy.Not)},
-    "Eq": sympy.Eq,
-    "Ne": sympy.Ne,
-}
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.Pow: lambda base, exponent: _power(base, exponent),
 }
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: sympy.Lt,
     ast.LtE: sympy.Le,
     ast.Gt: sympy.Gt,
     ast.GtE: sympy.Ge,
-    ast.Eq: sympy.Eq,
-    ast.NotEq: sympy.Ne,
 }
-
-
-class _RefusedError(Exception):
-    """A text is no expression; says why."""
 
 
 def parse(text: str) -> Expr:
@@ -69,7 +58,7 @@ def parse(text: str) -> Expr:
     - numbers (a decimal is an exact fraction), ``x``, ``pi`` and ``E``;
     - ``+ - * / **``, and ``^`` for the last;
     - the functions that sympy and rule files have for activations;
-    - ``Piecewise((a, x > 0), (b, True))``, or shorter ``a if x > 0 else b``.
+    - ``Piecewise((a, x > 0), (b, True))``, or shorter ``a if x > 0 else b``; comparisons may be joined by ``And``.
 
     Raises:
         RuleError: if it writes anything else, or something too long, too deep or too large.
@@ -79,84 +68,68 @@ def parse(text: str) -> Expr:
     """
     shown = text if len(text) <= 100 else f"{text[:100]}..."
     try:
-        return _number(_read(text))
-    except _RefusedError as error:
-        raise RuleError(repr(shown), f"expected an expression in x, in sympy's syntax: {error}") from error
+        if len(text) > _LONGEST:
+            raise ValueError(f"it has {len(text)} characters, more than {_LONGEST}")
+        return _number(ast.parse(text.strip().replace("^", "**"), mode="eval").body, 0)
+    # Those of Python's parser, of sympy for a function's arguments, and of this module.
+    except (SyntaxError, TypeError, ValueError, ArithmeticError, MemoryError, RecursionError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RuleError(repr(shown), f"expected an expression in x, in sympy's syntax: {said}") from error
 
 
-def _read(text: str) -> Any:
-    if len(text) > _LONGEST:
-        raise _RefusedError(f"it has {len(text)} characters, more than {_LONGEST}")
-    try:
-        tree = ast.parse(text.strip().replace("^", "**"), mode="eval").body
-    except SyntaxError as error:
-        raise _RefusedError(str(error.msg)) from error
-    except (ValueError, MemoryError, RecursionError) as error:  # a NUL; nested beyond what Python's parser takes
-        raise _RefusedError(str(error) or "it is nested too deep") from error
-    stack: list[tuple[ast.AST, int]] = [(tree, 1)]
-    while stack:
-        node, depth = stack.pop()
-        if depth > _DEEPEST:
-            raise _RefusedError(f"it is nested more than {_DEEPEST} deep")
-        stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
-    try:
-        return _value(tree)
-    except (TypeError, ValueError, ArithmeticError) as error:  # sympy's own refusals: of a function's arguments
-        raise _RefusedError(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+def _number(node: ast.AST, depth: int) -> Any:
+    value = _value(node, depth + 1)
+    if not isinstance(value, Expr):
+        raise ValueError("a comparison stands where a number is expected; Heaviside and Piecewise make one of it")
+    return value
 
 
-def _value(node: ast.AST) -> Any:
+def _condition(node: ast.AST, depth: int) -> Any:
+    value = _value(node, depth + 1)
+    if isinstance(value, Expr) or not isinstance(value, Boolean):  # a symbol is both
+        raise ValueError("a number stands where a comparison is expected")
+    return value
+
+
+def _value(node: ast.AST, depth: int) -> Any:
     """A number, an expression or a condition."""
-    if isinstance(node, ast.Constant):
-        return _constant(node.value)
-    if isinstance(node, ast.Name):
-        if node.id in _VALUES:
-            return _VALUES[node.id]
-        if node.id in _FUNCTIONS or node.id in _CONDITIONS or node.id == "Piecewise":
-            raise _RefusedError(f"the function {node.id} lacks its argument")
-        raise _RefusedError(f"unknown symbol {node.id}; known are x, pi, E")
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
-        inner = _number(_value(node.operand))
-        return -inner if isinstance(node.op, ast.USub) else inner
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.Not, ast.Invert)):
-        return sympy.Not(_condition(node.operand))
-    if isinstance(node, ast.BoolOp) or (isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr))):
-        return _joined(node)
-    if isinstance(node, ast.BinOp):
-        return _operation(node)
-    if isinstance(node, ast.Compare):
-        sides = [_number(_value(side)) for side in (node.left, *node.comparators)]
-        if any(type(op) not in _COMPARISONS for op in node.ops):
-            raise _RefusedError("expected comparisons by < <= > >= == !=")
-        pairs = zip(node.ops, sides, sides[1:], strict=False)
-        return sympy.And(*(_COMPARISONS[type(op)](left, right) for op, left, right in pairs))
-    if isinstance(node, ast.IfExp):
-        branch = (_number(_value(node.body)), _condition(node.test))
-        return sympy.Piecewise(branch, (_number(_value(node.orelse)), True))
-    if isinstance(node, ast.Call):
-        return _call(node)
-    raise _RefusedError(f"{type(node).__name__} is no part of an expression")
-
-
-def _constant(value: object) -> Any:
-    if isinstance(value, bool):
-        return sympy.true if value else sympy.false
-    if isinstance(value, int):
-        if value.bit_length() > _MOST_BITS:
-            raise _RefusedError(f"a number has more than {_MOST_BITS} bits")
-        return sympy.Integer(value)
-    if isinstance(value, float) and math.isfinite(value):
-        return sympy.Rational(repr(value))
-    raise _RefusedError(f"expected real, finite numbers, got {value!r:.100}")
-
-
-def _operation(node: ast.BinOp) -> Any:
-    left, right = _number(_value(node.left)), _number(_value(node.right))
-    if isinstance(node.op, ast.Pow):
-        return _power(left, right)
-    if type(node.op) not in _ARITHMETIC:
-        raise _RefusedError(f"expected + - * / **, got {type(node.op).__name__}")
-    return _small(_ARITHMETIC[type(node.op)](left, right))
+    if depth > _DEEPEST:
+        raise ValueError(f"it is nested more than {_DEEPEST} deep")
+    match node:
+        case ast.Constant(value=bool(truth)):
+            return sympy.true if truth else sympy.false
+        case ast.Constant(value=int(whole)):
+            return _small(sympy.Integer(whole))
+        case ast.Constant(value=float(decimal)) if math.isfinite(decimal):
+            return sympy.Rational(repr(decimal))
+        case ast.Name(id=name) if name in _VALUES:
+            return _VALUES[name]
+        case ast.Name(id=name) if name not in (*_FUNCTIONS, "Piecewise", "And"):
+            raise ValueError(f"unknown symbol {name}; known are {', '.join(_VALUES)}")
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_number(inner, depth)
+        case ast.UnaryOp(op=ast.UAdd(), operand=inner):
+            return _number(inner, depth)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            return _small(_ARITHMETIC[type(op)](_number(left, depth), _number(right, depth)))
+        case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _COMPARISONS for op in ops):
+            sides = [_number(side, depth) for side in (left, *others)]
+            pairs = zip(ops, sides, sides[1:], strict=False)
+            return sympy.And(*(_COMPARISONS[type(op)](one, other) for op, one, other in pairs))
+        case ast.IfExp(test=test, body=body, orelse=other):
+            return sympy.Piecewise((_number(body, depth), _condition(test, depth)), (_number(other, depth), True))
+        case ast.Call(func=ast.Name(id="Piecewise"), args=branches, keywords=[]):
+            pairs_of = [(branch.elts if isinstance(branch, ast.Tuple) else []) for branch in branches]
+            if any(len(pair) != 2 for pair in pairs_of):
+                raise ValueError("Piecewise: expected pairs (value, condition)")
+            return sympy.Piecewise(*((_number(value, depth), _condition(when, depth)) for value, when in pairs_of))
+        case ast.Call(func=ast.Name(id="And"), args=parts, keywords=[]):
+            return sympy.And(*(_condition(part, depth) for part in parts))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*(_number(argument, depth) for argument in arguments))
+        case ast.Call(func=ast.Name(id=name)) if name not in _FUNCTIONS:
+            raise ValueError(f"unknown function {name}; known are {', '.join(sorted({*_FUNCTIONS, 'Piecewise'}))}")
+    raise ValueError(f"{type(node).__name__} is no part of an expression here")
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -164,53 +137,11 @@ def _power(base: Any, exponent: Any) -> Any:
     if exponent.is_Rational and base.is_Rational:
         bits = max(base.p.bit_length(), base.q.bit_length())
         if bits > 1 and abs(exponent) * bits > _MOST_BITS:
-            raise _RefusedError(f"a power has more than {_MOST_BITS} bits")
-    return _small(base**exponent)
+            raise ValueError(f"a power has more than {_MOST_BITS} bits")
+    return base**exponent
 
 
 def _small(value: Any) -> Any:
-    if value.is_Rational and max(value.p.bit_length(), value.q.bit_length()) > 2 * _MOST_BITS:
-        raise _RefusedError(f"a number has more than {2 * _MOST_BITS} bits")
-    return value
-
-
-def _joined(node: ast.BoolOp | ast.BinOp) -> Any:
-    """Conditions joined by and, or; & and | bind as Python binds them."""
-    both = isinstance(node.op, (ast.And, ast.BitAnd))
-    parts = node.values if isinstance(node, ast.BoolOp) else [node.left, node.right]
-    return (sympy.And if both else sympy.Or)(*map(_condition, parts))
-
-
-def _call(node: ast.Call) -> Any:
-    if not isinstance(node.func, ast.Name):
-        raise _RefusedError("expected a function's name before its arguments")
-    if node.keywords or any(isinstance(argument, ast.Starred) for argument in node.args):
-        raise _RefusedError(f"{node.func.id}: expected arguments without names and stars")
-    name = node.func.id
-    if name == "Piecewise":
-        return sympy.Piecewise(*map(_branch, node.args))
-    if name in _CONDITIONS:
-        read = _condition if name in ("And", "Or", "Not") else lambda part: _number(_value(part))
-        return _CONDITIONS[name](*map(read, node.args))
-    if name not in _FUNCTIONS:
-        raise _RefusedError(f"unknown function {name}; known are {', '.join(sorted({*_FUNCTIONS, 'Piecewise'}))}")
-    return _FUNCTIONS[name](*(_number(_value(argument)) for argument in node.args))
-
-
-def _branch(node: ast.AST) -> tuple[Any, Any]:
-    if not isinstance(node, ast.Tuple) or len(node.elts) != 2:
-        raise _RefusedError("Piecewise: expected pairs (value, condition)")
-    return _number(_value(node.elts[0])), _condition(node.elts[1])
-
-
-def _number(value: Any) -> Any:
-    if not isinstance(value, Expr):
-        raise _RefusedError("a comparison stands where a number is expected; Heaviside and Piecewise make one of it")
-    return value
-
-
-def _condition(node: ast.AST) -> Any:
-    value = _value(node)
-    if isinstance(value, Expr) or not isinstance(value, Boolean):  # a symbol is both
-        raise _RefusedError("a number stands where a comparison is expected")
+    if value.is_Rational and max(value.p.bit_length(), value.q.bit_length()) > _MOST_BITS:
+        raise ValueError(f"a number has more than {_MOST_BITS} bits")
     return value

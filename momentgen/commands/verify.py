@@ -77,7 +77,6 @@ class VariantCheck:
         points: how many points were measured.
         outputs: one check an output and partial.
         promises: what was promised for every finite input and does not hold, with the point, a line each.
-        skipped: why nothing was measured; empty where something was.
     """
 
     rule: str
@@ -87,7 +86,6 @@ class VariantCheck:
     points: int = 0
     outputs: tuple[OutputCheck, ...] = ()
     promises: tuple[str, ...] = ()
-    skipped: str = ""
 
     def exceeds(self, check: OutputCheck) -> bool:
         """Whether an error is further beyond its bound than another sample may show."""
@@ -151,7 +149,7 @@ def verify(
         reporter: told how it goes; nobody unless given.
 
     Returns:
-        One result a variant; reductions over an axis come back as ``skipped``.
+        One result a variant.
 
     Raises:
         RuleError: if there is no such rule.
@@ -169,15 +167,12 @@ def verify(
     results: list[VariantCheck] = []
     for rule, variants in plan:
         reporter.started(rule.name, "")
-        stables = stables_of(rule, variants) if any(built.inputs for built in variants) else {}
+        stables = stables_of(rule, variants)
         for built in variants:
             reporter.started(rule.name, built.variant)
-            if not built.inputs:
-                check = VariantCheck(rule.name, built.variant, built.unit, built.goal, skipped="a reduction")
-            elif built.variant in stables:
-                check = verify_variant(built, stables[built.variant], points=points, seed=seed)
-            else:
+            if built.variant not in stables:
                 raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
+            check = verify_variant(built, stables[built.variant], points=points, seed=seed)
             results.append(check)
             reporter.finished(check)
     return tuple(results)

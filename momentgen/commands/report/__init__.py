@@ -6,7 +6,7 @@
 ``formula``        formulas as MathML
 ``figures``        arrays to pictures (matplotlib)
 ``section``        what is shown of one rule: which of all this it has, and its tables
-``page``           sections to blocks, and these to HTML or to Markdown
+``page``           sections to blocks of HTML
 ``write``          rules and a package in, the file out; rules in parallel
 =================  ===================================================================================
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from momentgen.commands.report.measurements import Curves, MomentCurves, RelativeErrors
+from momentgen.commands.report.measurements import MomentCurves, RelativeErrors
 
 _STYLE = {
     "font.size": 9.0,
@@ -24,15 +23,6 @@ _STYLE = {
     "legend.frameon": False,
     "svg.fonttype": "none",  # text stays text: smaller, and it can be searched
     "svg.hashsalt": "momentgen",  # the same figure gives the same bytes
-}
-_OUTPUT_NAMES = {
-    "mean": "mean",
-    "partials": "worst partial",
-    "var": "variance",
-    "dmean_dmu": "∂mean/∂μ",
-    "dmean_dvar": "∂mean/∂v",
-    "dvar_dmu": "∂var/∂μ",
-    "dvar_dvar": "∂var/∂v",
 }
 
 
@@ -78,56 +68,9 @@ def relative_figure(relative: RelativeErrors) -> str:
                     relative.mu, relative.sigma, np.nan_to_num(shown, nan=1e-9), [0.01, 0.999], colors="tab:cyan"
                 )
             axes.set_yscale("log")
-            axes.set_title(_OUTPUT_NAMES[name])
+            axes.set_title({"mean": "mean", "var": "variance"}[name])
             axes.set_xlabel("μ")
         both[0].set_ylabel("σ")
         bar = figure.colorbar(ScalarMappable(norm, "magma_r"), ax=list(both), extend="both", pad=0.01)
         bar.set_label("relative error")
         return _uri(figure, "png")
-
-
-def histogram_figure(histograms: Mapping[str, Mapping[str, int]], label: str) -> str:
-    """Share of points by error, a line an output.
-
-    Args:
-        histograms: output -> bin -> count, the bins alike.
-        label: what the bins are.
-    """
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(4.9, 3.2)
-        axes = figure.subplots()
-        for name, bins in histograms.items():
-            counts = np.array(list(bins.values()), np.float64)
-            share = np.where(counts > 0, counts, np.nan) / max(counts.sum(), 1)
-            axes.plot(
-                range(counts.size), share, marker="o", markersize=3, linewidth=1, label=_OUTPUT_NAMES.get(name, name)
-            )
-        bins = next(iter(histograms.values()))
-        axes.set_xticks(range(len(bins)), [label.replace("<= ", "≤ ") for label in bins], rotation=45)
-        axes.set_yscale("log")
-        axes.set_xlabel(label)
-        axes.set_ylabel("share of points")
-        axes.legend(fontsize=7.5, ncols=2)
-        return _uri(figure)
-
-
-def curves_figure(curves: Mapping[str, Curves], sigma: float) -> str:
-    """Variants against the exact moments over mu: mean error, ratio of standard deviations, KL."""
-    with matplotlib.rc_context(_STYLE):
-        figure = _figure(9.6, 2.8)
-        panels: Sequence[tuple[str, str]] = (
-            ("mean_error", "(mean − exact) / exact σ′"),
-            ("sigma_ratio", "σ′ / exact σ′"),
-            ("kl", "KL(exact ‖ variant), nats"),
-        )
-        all_axes = figure.subplots(1, 3)
-        for axes, (attribute, title) in zip(all_axes, panels, strict=True):
-            for name, curve in curves.items():
-                values = getattr(curve, attribute)
-                axes.plot(curve.mu, np.where(np.isfinite(values), values, np.nan), linewidth=1.2, label=name)
-            axes.set_title(title)
-            axes.set_xlabel(f"μ, at σ = {sigma:g}")
-        all_axes[2].set_yscale("log")
-        all_axes[2].set_ylim(bottom=1e-8)
-        all_axes[1].legend(fontsize=7.5)
-        return _uri(figure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ import sympy
 
 from momentgen.build.built import Built, CommittedKernel, read_built
 from momentgen.compiler.derive import Derivation, derive
-from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.settled import Settled, SettledTruth, closed_form_truth
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
@@ -42,26 +39,15 @@ class Subject:
     built: Mapping[str, Built]
 
     @cached_property
-    def exact(self) -> Stable:
-        """Exact values, and the measure of the exact variant's error; takes seconds of fitting."""
-        only = dataclasses.replace(self.derivation, rule=_exact_only(self.rule))
-        (exact,) = (stable for stable in stabilise(only, self.built[EXACT].way) if stable.variant == EXACT)
-        return exact
-
-    @cached_property
     def kernels(self) -> Mapping[str, CommittedKernel]:
         """Variant -> its committed C, compiled."""
         return {name: CommittedKernel(variant, self.setting) for name, variant in self.built.items()}
 
     def balls(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
-        """The same as :meth:`truth` by ball arithmetic, var > 0: slower per point, but nothing is fitted."""
+        """Moments of f and their partials by name, by ball arithmetic, var > 0."""
         if self.derivation.var is not None:
             return closed_form_truth(self.derivation)(mean, var, self.setting)
         return SettledTruth(Settled.of(self.rule), by_balls=True)(mean, var, self.setting)
-
-    def truth(self, mean: npt.NDArray[np.float32], var: npt.NDArray[np.float32]) -> Mapping[str, F64]:
-        """Moments of f and their partials by name, exact up to the last rounding."""
-        return self.exact.truth(mean, var, self.setting)
 
 
 def subject_of(rule: Rule, package: Path) -> Subject:
@@ -76,14 +62,6 @@ def subject_of(rule: Rule, package: Path) -> Subject:
         raise MomentgenError(f"rule {rule.name}: expected a function of one random variable with an exact variant")
     rule = rule.in_formulas
     return Subject(rule, derive(rule), rule.defaults, built)
-
-
-def _exact_only(rule: Rule) -> Rule:
-    """``rule`` without all that is not its exact variant, so that nothing is fitted that is not needed."""
-    accuracy = rule.accuracy
-    if EXACT in accuracy.ulp:
-        accuracy = dataclasses.replace(accuracy, ulp={EXACT: accuracy.ulp[EXACT]})
-    return dataclasses.replace(rule, variants={}, accuracy=accuracy)
 
 
 def activation(rule: Rule, setting: Mapping[str, float]) -> Callable[[F64], F64]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from momentgen.build import default_output
 from momentgen.build.choice import chosen_rules
 from momentgen.build.workers import Lost, run_all
-from momentgen.commands.report.page import costs_from, read_results, render_page
+from momentgen.commands.report.page import render_page
 from momentgen.commands.report.section import Section, section_of
 from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules
@@ -35,7 +35,6 @@ def write_report(
     path: Path,
     *,
     package: Path | None = None,
-    results: Path | None = None,
     only: str | None = None,
     jobs: int | None = None,
     progress: Progress = lambda done, total, name: None,
@@ -46,25 +45,21 @@ def write_report(
         rules: directory of rule files.
         path: the HTML file; replaced if it is there.
         package: what the rules were built to; ``generated`` beside them unless given.
-        results: directory of benchmark results; ``benchmarks/results`` beside the rules unless given.
         only: name of the one rule to show.
         jobs: rules looked at a time; one per core unless given.
         progress: told at the start, with an empty name, and after each rule.
 
     Raises:
         RuleError: if there is no such rule.
-        MomentgenError: if a rule is not built, results do not read, or the file cannot be written.
+        MomentgenError: if a rule is not built, or the file cannot be written.
         BuildError: if a rule cannot be derived, or there is no C compiler.
     """
     names = [rule.name for rule in load_rules(rules)]
     chosen = chosen_rules(only, names, rules)
     package = default_output(rules) if package is None else package
-    results = rules.resolve().parent / "benchmarks" / "results" if results is None else results
-    share = results / "layer_share.json"
-    costs = costs_from(read_results(share), share)
     progress(0, len(chosen), "")
     sections = _sections(rules, package, chosen, jobs or os.cpu_count() or 1, progress)
-    page = render_page([sections[name] for name in chosen], costs=costs)
+    page = render_page([sections[name] for name in chosen])
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
