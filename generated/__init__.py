@@ -25,7 +25,6 @@ from .hardswish import hardswish as hardswish
 from .hardtanh import hardtanh as hardtanh
 from .heaviside import heaviside as heaviside
 from .leaky_relu import leaky_relu as leaky_relu
-from .log_softmax import log_softmax as log_softmax
 from .logistic_bernoulli import logistic_bernoulli as logistic_bernoulli
 from .logistic_transform import logistic_transform as logistic_transform
 from .logsigmoid import logsigmoid as logsigmoid
@@ -44,7 +43,6 @@ from .selu import selu as selu
 from .sigmoid import sigmoid as sigmoid
 from .silu import silu as silu
 from .sin import sin as sin
-from .softmax import softmax as softmax
 from .softplus import softplus as softplus
 from .softshrink import softshrink as softshrink
 from .softsign import softsign as softsign
@@ -72,7 +70,6 @@ __all__ = [
     "hardtanh",
     "heaviside",
     "leaky_relu",
-    "log_softmax",
     "logistic_bernoulli",
     "logistic_transform",
     "logsigmoid",
@@ -91,7 +88,6 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
-    "softmax",
     "softplus",
     "softshrink",
     "softsign",

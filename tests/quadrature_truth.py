@@ -85,7 +85,6 @@ def moments(
     v: Number,
     params: Mapping[str, Number] | None = None,
     digits: int = 30,
-    input: str = "normal",
 ) -> tuple[mpf, mpf]:
     """Mean and variance of f(X) for X of mean ``mu`` and variance ``v``, to about ``digits`` digits.
 
@@ -94,7 +93,6 @@ def moments(
 
     Args:
         f: in ``x`` and symbols named in ``params``.
-        input: ``normal`` or ``logistic``.
 
     >>> mean, var = moments(sympy.Max(x, 0), -30, 1, digits=15)
     >>> print(mpmath.nstr(mean, 10), mpmath.nstr(var, 10))
@@ -102,7 +100,7 @@ def moments(
     """
     if v == 0:
         return mpf(sympy.N(_of_values(f, params).subs(x, _exact(mu)), mp.dps + 5)), mpf(0)
-    result = _solve(_Integrals.moments, _of_values(f, params), mu, v, digits, input)
+    result = _solve(_Integrals.moments, _of_values(f, params), mu, v, digits)
     return result["mean"], result["var"]
 
 
@@ -112,14 +110,13 @@ def partials(
     v: Number,
     params: Mapping[str, Number] | None = None,
     digits: int = 30,
-    input: str = "normal",
 ) -> dict[str, mpf]:
     """``dmean_dmu``, ``dmean_dvar``, ``dvar_dmu``, ``dvar_dvar`` for v > 0.
 
     >>> mpmath.nstr(partials(sympy.Max(x, 0), 0, 1, digits=15)["dvar_dvar"], 10)
     '0.3408450569'
     """
-    return _solve(_Integrals.partials, _of_values(f, params), mu, v, digits, input)
+    return _solve(_Integrals.partials, _of_values(f, params), mu, v, digits)
 
 
 def _exact(number: Number) -> Expr:
@@ -134,12 +131,12 @@ def _of_values(f: Expr, params: Mapping[str, Number] | None) -> Expr:
 
 
 def _solve(
-    wanted: Callable[[_Integrals], dict[str, arb]], f: Expr, mu: Number, v: Number, digits: int, input: str
+    wanted: Callable[[_Integrals], dict[str, arb]], f: Expr, mu: Number, v: Number, digits: int
 ) -> dict[str, mpf]:
     """The quantities wanted, at a precision raised until their balls are small enough for ``digits``."""
     for extra in _EXTRA:
         with ctx.workdps(digits + extra), mp.workdps(digits):
-            balls = wanted(_Integrals(f, _ball(_exact(mu)), _ball(_exact(v)), input, digits + extra))
+            balls = wanted(_Integrals(f, _ball(_exact(mu)), _ball(_exact(v)), digits + extra))
             if all(ball.rad() <= abs(ball.mid()) * arb(10) ** -digits for ball in balls.values()):
                 break
             size = max(abs(ball.mid()) for ball in balls.values())
@@ -160,11 +157,10 @@ def _function(expr: Expr) -> Function:
 
 
 class _Integrals:
-    """Integrals of one f for X of one law, at the current precision: f is a line and a rest r."""
+    """Integrals of one f for a normal X, at the current precision: f is a line and a rest r."""
 
-    def __init__(self, f: Expr, mu: arb, v: arb, input: str, digits: int) -> None:
-        self.digits, self.mu, self.v, self.normal = digits, mu, v, input == "normal"
-        self.scale = v.sqrt() if self.normal else (3 * v).sqrt() / arb.pi()
+    def __init__(self, f: Expr, mu: arb, v: arb, digits: int) -> None:
+        self.digits, self.mu, self.v, self.scale = digits, mu, v, v.sqrt()
         pieces = split(f).map(self.towards_asymptote)
         home = next(p for p in pieces if p.high == sympy.oo or mu < _ball(p.high))
         terms = sympy.Add.make_args(home.expr)
@@ -214,14 +210,11 @@ class _Integrals:
 
     def score(self, of: str, z: acb) -> acb:
         """Derivative of the logarithm of X's density at mu + scale z, by ``mu`` or the variance."""
-        slope = z if self.normal else (z / 2).tanh()
-        return slope / self.scale if of == "mu" else (z * slope - 1) / (2 * self.v)
+        return z / self.scale if of == "mu" else (z * z - 1) / (2 * self.v)
 
     def density(self, z: acb) -> acb:
         """Density of (X - mu)/scale."""
-        if self.normal:
-            return (-z * z / 2).exp() / (2 * arb.pi()).sqrt()
-        return (z / 2).sech() ** 2 / 4
+        return (-z * z / 2).exp() / (2 * arb.pi()).sqrt()
 
     def expect(self, of: Callable[[acb, acb], acb]) -> arb:
         """E of a function of (X - mu)/scale and the rest."""

@@ -137,14 +137,6 @@ def test_near_names_are_suggested(rules: Path, said: Command) -> None:
         assert err.endswith("did you mean relu?\n")
 
 
-def test_a_function_over_an_axis_is_no_unknown_rule(said: Command) -> None:
-    installed = str(Path(momentgen.__file__).parents[1] / "rules")
-    expected = "Error: rule softmax: expected a rule with a certificate, got a function over an axis, which has none\n"
-    for name in ("report", "verify"):
-        code, _, err = said(name, installed, "--only", "softmax")
-        assert (code, err) == (1, expected)
-
-
 def test_a_directory_that_is_not_there_is_no_rule(rules: Path, said: Command) -> None:
     for name in ("build", "verify", "report"):
         code, _, err = said(name, "nowhere")

@@ -350,6 +350,17 @@ def adf_classes() -> str:
     return table(["softmax", "MNIST, PBP", "MNIST, EBP", "digits, PBP", "digits, EBP"], rows)
 
 
+def class_posteriors() -> str:
+    """The largest error of a probability by each approximation."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "softmax.json").read_text(encoding="utf-8"))
+    variants = list(results["extremes"])
+    rows = [
+        [str(row["classes"]), f"{row['sigma']:g}", *(f"{row[variant]['max_error']:.2g}" for variant in variants)]
+        for row in results["table"]
+    ]
+    return table(["classes", "σ of the logits", *variants], rows)
+
+
 # ---------------------------------------------------------------- feed-forward propagation
 
 
@@ -577,6 +588,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "nine layers": ff_nine,
     "from scratch": ff_scratch,
     "cost": ff_cost,
+    "class posteriors": class_posteriors,
     "dropout": ff_dropout,
     "stability": ff_stability,
     "belief accuracy": belief_accuracy,

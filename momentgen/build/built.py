@@ -38,8 +38,7 @@ class Built:
         rule, variant: names.
         certificate: what its JSON file says.
         source: its C file.
-        inputs: names of the kernel's input arrays, from the C; empty where the C exports no elementwise kernel of
-            this name (a reduction, say).
+        inputs: names of the kernel's input arrays, from the C.
         outputs: names of what it returns, from the C as well.
         folder: where its files are.
     """
@@ -126,9 +125,7 @@ def read_built(package: Path, rule: str) -> tuple[Built, ...]:
         stem = package / rule / variant.name
         try:
             certificate = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
-            # A reduction need not have C of its own.
-            code = stem.with_suffix(".c")
-            source = code.read_text(encoding="utf-8") if f"{variant.name}.c" in manifest.files else ""
+            source = stem.with_suffix(".c").read_text(encoding="utf-8")
         except FileNotFoundError as error:
             raise MomentgenError(
                 f"expected {error.filename}, which the build of {rule} wrote; build it again"

@@ -27,14 +27,12 @@ def chosen_rules(only: str | None, names: Collection[str], rules: Path) -> list[
 
     Args:
         only: a name, or None for all.
-        names: of the rules of mean and variance in ``rules``.
+        names: of the rules in ``rules``.
         rules: directory of rule files.
 
     Raises:
-        RuleError: if ``only`` is not one of them; the message says if it is a function over an axis.
+        RuleError: if ``only`` is not one of them.
     """
     if only is None or only in names:
         return [name for name in names if only in (None, name)]
-    if (rules / f"{only}.py").is_file():
-        raise RuleError(only, "expected a rule with a certificate, got a function over an axis, which has none")
     raise no_such_rule(only, names, str(rules))

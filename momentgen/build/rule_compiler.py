@@ -81,8 +81,7 @@ class RuleCompiler:
         before = _imported or code_digest()
         from momentgen.compiler.certify.evidence import read_evidence
         from momentgen.compiler.pipeline import compile_rule
-        from momentgen.compiler.reduction import compile_reduction
-        from momentgen.rule import load_reductions, load_rules
+        from momentgen.rule import load_rules
 
         _imported = before
         for candidate in load_rules(path):
@@ -91,8 +90,4 @@ class RuleCompiler:
                     candidate, progress=progress, evidence=read_evidence(evidence_path(path), rule)
                 )
                 return compiled
-        for reduction in load_reductions(path):
-            if reduction.name == rule:
-                written: Compiled = compile_reduction(reduction, progress=progress)
-                return written
         raise RuleError(rule, f"expected {path.name} to define a rule of this name")

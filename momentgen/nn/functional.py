@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import momentgen.generated
 from momentgen.errors import InputError
 from momentgen.laws.border import inside, run
 from momentgen.laws.law import laws_in
@@ -25,6 +24,7 @@ from momentgen.laws.numerics.quadrature import normal_points
 from momentgen.laws.numerics.root import matrix_root
 from momentgen.laws.table import TABLE
 from momentgen.laws.values import as_moments, certain, draw
+from momentgen.nn.class_scores import log_probabilities
 from momentgen.runtime import JointMoments, Moments
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def log_class_posterior(
     Source: Shekhovtsov & Flach 2018, (61), (59) and (64), renormalised, in the log domain.
 
     Raises:
-        InputError: for another approximation, bad moments, or ``quadrature`` without a covariance.
+        InputError: for another approximation, bad moments, no such axis, or ``quadrature`` without a covariance.
 
     >>> import torch
     >>> x = Moments(torch.tensor([2.0, 0.0]), torch.tensor([4.0, 4.0]))
@@ -87,7 +87,7 @@ def log_class_posterior(
         if not isinstance(x, JointMoments):
             raise InputError("log_class_posterior: quadrature takes JointMoments, which have a covariance, got Moments")
         return _averaged(x, dim)
-    return cast(Tensor, momentgen.generated.log_softmax(x.mean, x.var, dim=dim, variant=approximation))
+    return log_probabilities(x.mean, x.var, dim, approximation)
 
 
 #: numbers that points of quadrature take at a time

@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sympy import Expr, Symbol
+from sympy import Symbol
 
 from momentgen.errors import RuleError
-from momentgen.rule.expressions import HIGHEST_POWER, check_expression, check_number, is_number
-from momentgen.rule.inputs import LogisticInput, Noise, Parameter, partial_names
+from momentgen.rule.expressions import HIGHEST_POWER, check_expression, check_number
+from momentgen.rule.inputs import Noise, Parameter, partial_names
 from momentgen.rule.names import check_distinct, check_name, check_text, is_taken
-from momentgen.rule.parts import Accuracy, Fitted, Formula, Rescaled
+from momentgen.rule.parts import Accuracy, Formula, Rescaled
 from momentgen.rule.symbols import x
 
 #: parameters of one rule: certificates are measured at the ends and inside of the range of each
@@ -139,42 +139,13 @@ class Checker:
         check_name(name, f"{self.rule.name}, variant {name}")
         if name in ("exact", "tight"):
             raise self.error(f"variant name {name!r} is reserved for the compiler's own")
-        if not isinstance(variant, (Formula, Fitted, LogisticInput)):
-            kind = type(variant).__name__
-            raise self.error(f"variant {name}: expected a Formula, a Fitted or a LogisticInput, got {kind}")
+        if not isinstance(variant, Formula):
+            raise self.error(f"variant {name}: expected a Formula, got {type(variant).__name__}")
         check_text(variant.citation, self.rule.name, f"variant {name}: citation")
-        if isinstance(variant, LogisticInput):
-            return
-        if isinstance(variant, Formula):
-            check_text(variant.doc, self.rule.name, f"variant {name}: doc")
-            self.check_expression(f"variant {name}, mean", variant.mean, moments)
-            self.check_expression(f"variant {name}, var", variant.var, moments)
-            return
-        self.check_fitted(name, variant, moments)
-
-    def check_fitted(self, name: str, variant: Fitted, moments: list[Symbol]) -> None:
+        check_text(variant.doc, self.rule.name, f"variant {name}: doc")
         if variant.mean is not None:
             self.check_expression(f"variant {name}, mean", variant.mean, moments)
-        if not isinstance(variant.free, Mapping) or not variant.free:
-            raise self.error(f"variant {name}: free must map each free symbol to its interval, got {variant.free!r}")
-        for symbol, interval in variant.free.items():
-            if not _is_interval(interval):
-                raise self.error(f"variant {name}: {symbol} needs an interval (low, high), got {interval!r}")
-        symbols = variant.var.free_symbols if isinstance(variant.var, Expr) else set()
-        free = [s for s in symbols if str(s) in variant.free]
-        self.check_expression(f"variant {name}, var", variant.var, [*moments, *free])
-        for symbol in sorted(map(str, set(variant.free) - {str(s) for s in free})):
-            raise self.error(f"variant {name}: free symbol {symbol} does not occur in var", variant.var)
-        domain = variant.domain
-        if not (isinstance(domain, tuple) and domain[:1] == ("a",) and _is_interval(domain[1:])):
-            raise self.error(f"variant {name}: domain must be ('a', low, high), got {domain!r}")
-        known = {p.name: p for p in self.rule.parameters}
-        for key, value in self.mapping(f"variant {name}: at", variant.at):
-            if key not in known:
-                raise self.error(f"variant {name}: at names the unknown parameter {key!r}")
-            check_number(self.rule.name, f"variant {name}: at {key}", value)
-            if not known[key].low <= value <= known[key].high:
-                raise self.error(f"variant {name}: at {key} = {value} is outside its range")
+        self.check_expression(f"variant {name}, var", variant.var, moments)
 
     def check_conditional(self, value: Any, symbols: list[Symbol]) -> None:
         rule = self.rule
@@ -184,7 +155,7 @@ class Checker:
         if rule.accuracy != Accuracy(moments=True):
             raise self.error("beside conditional_var the accuracy must be Accuracy(moments=True)", value)
         of_f = [what for what, given in (("var", rule.var), ("partials", rule.partials or None)) if given is not None]
-        of_f += [f"variant {k}" for k, w in rule.variants.items() if not isinstance(w, Formula)]
+        of_f += [f"variant {k} without a mean" for k, w in rule.variants.items() if w.mean is None]
         if of_f:
             raise self.error(f"beside conditional_var no {of_f[0]} can be given: it would be that of f alone", value)
 
@@ -233,10 +204,3 @@ class Checker:
             check_number(self.rule.name, f"accuracy: {key}", value)
             if not value > 0:
                 raise self.error(f"accuracy: {key} must be positive, got {value!r}")
-
-
-def _is_interval(value: object) -> bool:
-    """Whether it is (low, high), two numbers in order."""
-    if not isinstance(value, tuple) or len(value) != 2:
-        return False
-    return all(map(is_number, value)) and bool(value[0] < value[1])

@@ -1,7 +1,7 @@
 """Checks that an expression in a rule is a real, finite function of known symbols, of a size that can be compiled.
 
-:mod:`momentgen.rule` and :mod:`momentgen.rule.reduction` use it when a rule is made.  Nothing is simplified or
-evaluated here, so that it takes no time.  The compiler finds out later whether the expression has moments.
+:mod:`momentgen.rule` uses it when a rule is made.  Nothing is simplified or evaluated here, so that it takes no time.
+The compiler finds out later whether the expression has moments.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from momentgen.rule.symbols import cov, mu, v
 
 __all__ = [
     "MEAN_AND_VARIANCE",
-    "LogisticInput",
     "Noise",
     "Parameter",
     "input_symbols",
@@ -84,17 +83,6 @@ class Noise:
     def symbol(self) -> Symbol:
         """The noise in f."""
         return Symbol(self.name, real=True)
-
-
-@dataclass(frozen=True)
-class LogisticInput:
-    """A variant: the exact moments of f for a logistic input of the same mean and variance.
-
-    Args:
-        citation: where it comes from.
-    """
-
-    citation: str = ""
 
 
 def input_symbols(inputs: Sequence[str]) -> tuple[Symbol, ...]:

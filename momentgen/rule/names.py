@@ -1,6 +1,6 @@
 """What may be a name or a text in a rule: all of them end in file names, C, Triton, Python and comments.
 
-Used by :mod:`momentgen.rule`, :mod:`momentgen.rule.reduction` and :mod:`momentgen.rule.files`; like the last of these
+Used by :mod:`momentgen.rule` and :mod:`momentgen.rule.files`; like the last of these
 it needs the standard library alone.
 """
 

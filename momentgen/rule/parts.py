@@ -46,40 +46,20 @@ class Formula:
     Max(mu, 0) and Heaviside(mu, 0) or (mu, 1) may occur in it; to partials they are constants, at the step too.
 
     Args:
-        mean, var: the formulas.
+        mean, var: the formulas; a mean of None is the exact one.
         citation: where they come from.
         doc: what they are as an approximation of the exact moments, for the certificate.
     """
 
-    mean: Expr
+    mean: Expr | None
     var: Expr
     citation: str = ""
     doc: str = ""
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """A variant with free numbers, which are fitted: the maximum of KL(N(m, exact var) || N(m, fitted var)) is least.
-
-    Args:
-        var: the variance, in ``mu``, ``v``, the parameters and the free symbols.
-        free: name of each free symbol -> the interval to search.
-        mean: the mean; None for the exact one.
-        domain: (variable, low, high), over which that is the maximum; the variable is ``a``.
-        at: parameter values to fit at (default values for those not named).
-    """
-
-    var: Expr
-    free: Mapping[str, tuple[float, float]] = field(hash=False)
-    mean: Expr | None = None
-    domain: tuple[str, float, float] = ("a", -10.0, 10.0)
-    at: Mapping[str, float] = field(default_factory=dict, hash=False)
-    citation: str = ""
-
-
-@dataclass(frozen=True)
 class Rescaled:
-    """f in units of its own: f(x) = scale·of((x - centre)/width) + offset; the compiler proves it.
+    """f in units of its own: f(x) = scale·of((x - centre)/width) + offset; the compiler checks it.
 
     The code for ``of`` then serves f at every value of the parameters, with its accuracy in f's units.  The error
     allowed to the mean of f is ``scale`` times that allowed to the mean of ``of``.

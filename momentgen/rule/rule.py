@@ -18,34 +18,22 @@ from sympy import Expr, Symbol
 from momentgen.errors import RuleError
 from momentgen.rule.checks import Checker
 from momentgen.rule.files import RuleSource, load_rule_sources, run_rule_file
-from momentgen.rule.inputs import (
-    LogisticInput,
-    Noise,
-    Parameter,
-    input_symbols,
-    moment_symbols,
-)
+from momentgen.rule.inputs import Noise, Parameter, input_symbols, moment_symbols
 from momentgen.rule.names import check_name
-from momentgen.rule.parts import USUAL_ACCURACY, Accuracy, Fitted, Formula, Rescaled
-from momentgen.rule.reduction import Reduction, Score
+from momentgen.rule.parts import USUAL_ACCURACY, Accuracy, Formula, Rescaled
 from momentgen.rule.symbols import Phi, S, a, cov, mu, mu1, mu2, phi, sigma, sigmoid, v, v1, v2, x, x1, x2
 
 __all__ = [
     "Accuracy",
-    "Fitted",
     "Formula",
-    "LogisticInput",
     "Noise",
     "Parameter",
     "Phi",
-    "Reduction",
     "Rescaled",
     "Rule",
     "S",
-    "Score",
     "a",
     "cov",
-    "load_reductions",
     "load_rules",
     "mu",
     "mu1",
@@ -76,8 +64,8 @@ class Rule:
         bernoulli: whether the output is a draw: 1 with probability f, else 0.
         conditional_var: the variance given x of an output that is random beyond its input, with mean f(x) given x.  It
             is a smooth function of ``x`` and the parameters, nowhere negative, in f's units where f is ``rescaled``.
-        mean, var, partials: closed forms by the author; the compiler proves or refutes them.
-        variants: name -> :class:`Formula`, :class:`Fitted` or :class:`LogisticInput`; ``exact`` is always there.
+        mean, var, partials: closed forms by the author; the compiler compares them with its own on a grid.
+        variants: name -> :class:`Formula`; ``exact`` is always there.
         rescaled: f as another function in other units.
         accuracy: what is asked of the generated code.
         domain: ``mean`` -> the largest |mean|, ``var`` -> the largest variance for which this is asked; beyond them
@@ -104,7 +92,7 @@ class Rule:
     mean: Expr | None = None
     var: Expr | None = None
     partials: Mapping[str, Expr] = field(default_factory=dict, hash=False)
-    variants: Mapping[str, Formula | Fitted | LogisticInput] = field(default_factory=dict, hash=False)
+    variants: Mapping[str, Formula] = field(default_factory=dict, hash=False)
     rescaled: Rescaled | None = None
     accuracy: Accuracy = USUAL_ACCURACY
     domain: Mapping[str, float] = field(default_factory=dict, hash=False)
@@ -127,14 +115,7 @@ class Rule:
         names = {p.name: p.symbol.name for p in self.parameters}
         if all(name == other for name, other in names.items()):
             return self
-        variants = {
-            key: replace(one, at={names.get(name, name): value for name, value in one.at.items()})
-            if isinstance(one, Fitted)
-            else one
-            for key, one in self.variants.items()
-        }
-        parameters = tuple(replace(p, name=names[p.name]) for p in self.parameters)
-        return replace(self, parameters=parameters, variants=variants)
+        return replace(self, parameters=tuple(replace(p, name=names[p.name]) for p in self.parameters))
 
     @property
     def moments(self) -> dict[str, Symbol]:
@@ -154,15 +135,6 @@ def load_rules(path: str | Path) -> tuple[Rule, ...]:
         RuleError: for the first file at fault: a syntax error (with its line), an error on import, or a wrong rule.
             Also for no ``rule`` or several, and a name used twice or unlike its file's.
     """
-    return tuple(rule for rule in _load_all(path) if isinstance(rule, Rule))
-
-
-def load_reductions(path: str | Path) -> tuple[Reduction, ...]:
-    """Load and check every rule over an axis; as :func:`load_rules`, which has all others."""
-    return tuple(rule for rule in _load_all(path) if isinstance(rule, Reduction))
-
-
-def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
     sources = load_rule_sources(path)
     loaded = [(source, _load(source)) for source in sources]
     first: dict[str, RuleSource] = {}
@@ -176,7 +148,7 @@ def _load_all(path: str | Path) -> tuple[Rule | Reduction, ...]:
     return tuple(rule for _, rule in loaded)
 
 
-def _load(source: RuleSource) -> Rule | Reduction:
+def _load(source: RuleSource) -> Rule:
     rule = _made(source)
     if _made(source) != rule:
         cause = f"{source.path.name} gives another rule each time that it runs; write the numbers themselves "
@@ -184,14 +156,14 @@ def _load(source: RuleSource) -> Rule | Reduction:
     return rule
 
 
-def _made(source: RuleSource) -> Rule | Reduction:
+def _made(source: RuleSource) -> Rule:
     namespace = run_rule_file(source)
     if "rule" not in namespace:
         raise RuleError(source.name, f"{source.path.name} defines no module-level `rule`")
     rule = namespace["rule"]
-    if not isinstance(rule, (Rule, Reduction)):
+    if not isinstance(rule, Rule):
         raise RuleError(source.name, f"`rule` must be a momentgen.rule.Rule, got {type(rule).__name__}")
-    others = [k for k, value in namespace.items() if isinstance(value, (Rule, Reduction)) and value is not rule]
+    others = [k for k, value in namespace.items() if isinstance(value, Rule) and value is not rule]
     if others:
         raise RuleError(source.name, f"{source.path.name} must define one rule, got also {', '.join(sorted(others))}")
     return dataclasses.replace(rule, digest=source.sha256)

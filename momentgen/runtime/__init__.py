@@ -12,7 +12,6 @@ from momentgen.runtime.learned import Scaling, rescaled
 from momentgen.runtime.moments import DistributedMoments, JointMoments, Moments, NoisyMoments, VarianceWarning
 from momentgen.runtime.op import Op
 from momentgen.runtime.parameters import Parameter
-from momentgen.runtime.reduce import Reduction
 from momentgen.runtime.sums import SumMoments, Term, terms_of
 from momentgen.runtime.toolchain import FallbackWarning
 from momentgen.runtime.variances import norms
@@ -27,7 +26,6 @@ __all__ = [
     "NoisyMoments",
     "Op",
     "Parameter",
-    "Reduction",
     "Scaling",
     "SumMoments",
     "Term",

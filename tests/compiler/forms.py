@@ -51,11 +51,10 @@ def by_quadrature(
     var: float,
     digits: int = 15,
     setting: Mapping[str, Any] | None = None,
-    input: str = "normal",
 ) -> dict[str, Any]:
     """The six exact values at a point, as mpmath numbers."""
-    exact = dict(zip(OUTPUTS, moments(f, mean, var, setting, digits, input), strict=True))
-    return exact | partials(f, mean, var, setting, digits, input)
+    exact = dict(zip(OUTPUTS, moments(f, mean, var, setting, digits), strict=True))
+    return exact | partials(f, mean, var, setting, digits)
 
 
 def in_float64(stable: Stable, mean: Any, var: Any, setting: Mapping[str, float] | None = None) -> dict[str, F64]:

@@ -118,13 +118,13 @@ def test_unknown_names_functions_and_values_are_refused():
 
 
 @pytest.mark.parametrize("at", [-1e4, -3.0, 0.0, 3.0, 1e4])
-def test_softplus_and_dilogarithm_balls_agree_with_mpmath(at):
+def test_softplus_balls_agree_with_mpmath(at):
     y = sympy.Symbol("y", real=True)
-    exprs = [sympy.log(1 + sympy.exp(y)), sympy.polylog(2, -sympy.exp(y)), phi(y)]
+    exprs = [sympy.log(1 + sympy.exp(y)), phi(y)]
     balls = ball_function(exprs, ["y"]).accurate_from(64, [at], floor_bits=1 << 62)[0]
     with mpmath.workdps(40):
         z = mpmath.exp(mpmath.mpf(at))
-        want = [mpmath.log1p(z), mpmath.polylog(2, -z), mpmath.npdf(mpmath.mpf(at))]
+        want = [mpmath.log1p(z), mpmath.npdf(mpmath.mpf(at))]
         for ball, value in zip(balls, want, strict=True):
             assert abs(midpoint(ball) / value - 1) < 1e-15
 

@@ -1,9 +1,7 @@
-"""Fits: minimax polynomials, those of two variables, of one parameter, and least squares."""
+"""Fits: minimax polynomials, those of two variables, and least squares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from numpy.polynomial import chebyshev
 
-from momentgen.compiler.fit import J, ParameterFit, Polynomial, fit_parameter, reflections, remez
+from momentgen.compiler.fit import J, Polynomial, reflections, remez
 from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, fit_bivariate, rows, terms_needed
 from momentgen.compiler.fit.reflections import least_squares
 from momentgen.errors import BuildError
@@ -136,80 +134,6 @@ def test_truncated_moments_do_not_cancel_far_out(t: int | str) -> None:
 def test_negative_order_is_refused(n: int) -> None:
     with pytest.raises(ValueError, match="order"):
         J(n, 1)
-
-
-# One-parameter fits: the papers' R(a) ~ S(a/t), its divergence, and where it makes no sense.
-def _relu_variance(a: mpf) -> mpf:
-    density, below = mp.npdf(a), mp.ncdf(a)
-    return a * density + (a * a + 1) * below - (a * below + density) ** 2
-
-
-def _exact(slope: mpf) -> Callable[[mpf], mpf]:
-    return lambda a: slope**2 + 2 * slope * (1 - slope) * mp.ncdf(a) + (1 - slope) ** 2 * _relu_variance(a)
-
-
-def _fitted(slope: mpf) -> Callable[[mpf, mpf], mpf]:
-    return lambda t, a: slope**2 + (1 - slope**2) / (1 + mp.exp(-a / t))
-
-
-def _divergence(slope: mpf, t: mpf, a: mpf) -> mpf:
-    ratio = _exact(slope)(a) / _fitted(slope)(t, a)
-    return (ratio - 1 - mp.log(ratio)) / 2
-
-
-@lru_cache
-def _leaky() -> ParameterFit:
-    slope = mpf("0.01")
-    return fit_parameter(_exact(slope), _fitted(slope), bounds=("0.1", 1))
-
-
-def test_leaky_relu_under_the_largest_divergence() -> None:
-    fit = _leaky()
-    assert mp.nstr(fit.value, 8) == "0.37575903"
-    assert mp.nstr(fit.objective, 6) == "0.0334471"
-    assert [mp.nstr(a, 4) for a in sorted(fit.where)] == ["-3.323", "0.1849"]
-
-
-def test_the_two_maxima_trade_places_at_the_fit() -> None:
-    fit, slope = _leaky(), mpf("0.01")
-    with mp.workdps(30):
-        left, right = sorted(fit.where)
-        for step, higher, lower in ((mpf("1e-4"), left, right), (mpf("-1e-4"), right, left)):
-            t = fit.value + step
-            assert _divergence(slope, t, higher) > fit.objective > _divergence(slope, t, lower)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.floats(0.1, 1))
-def test_no_other_parameter_is_better(t: float) -> None:
-    with mp.workdps(30):
-        worst = max(_divergence(mpf("0.01"), mpf(t), a) for a in _leaky().where)
-        assert worst >= _leaky().objective * (1 - mpf("1e-6"))
-
-
-def test_the_divergence_is_nowhere_larger() -> None:
-    fit = _leaky()
-    with mp.workdps(20):
-        worst = max(_divergence(mpf("0.01"), fit.value, a) for a in mp.linspace(*fit.domain, 3000))
-    assert 0.98 * fit.objective < worst < 1.0001 * fit.objective
-
-
-def test_relu_needs_a_domain() -> None:
-    fit = fit_parameter(_exact(mpf(0)), _fitted(mpf(0)), bounds=("0.1", 1), domain=(-3, 10), points=200)
-    assert (mp.nstr(fit.value, 6), mp.nstr(fit.objective, 6)) == ("0.370329", "0.035108")
-
-
-@pytest.mark.parametrize(
-    ("bounds", "domain", "says"),
-    [
-        ((1, 2), (1, 1), "low < high"),
-        ((2, 3), (1, 1.5), "end of the bounds"),
-        ((1, 2), (-1, 1), "positive variances"),
-    ],
-)
-def test_senseless_requests_are_refused(bounds: tuple[float, float], domain: tuple[float, float], says: str) -> None:
-    with pytest.raises(BuildError, match=says):
-        fit_parameter(lambda a: a, lambda t, a: t, bounds=bounds, domain=domain, what="t")
 
 
 # Polynomials of two variables: within what was allowed, also between the points, with few terms.

@@ -1,7 +1,8 @@
-"""Formula and Fitted variants: graphs mean what the rule says, and their float32 programs are accurate everywhere."""
+"""Variants by formulas: graphs mean what the rule says, and their float32 programs are accurate everywhere."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import mpmath
@@ -185,11 +186,31 @@ def test_tails_are_relatively_accurate() -> None:
 
 
 # --- fitted ------------------------------------------------------------------------------
-def test_fitted_leaky_relu_has_the_optimum_of_the_maximal_divergence() -> None:
-    facts = variants("leaky_relu")["fitted"].facts
-    assert facts["t"] == pytest.approx(0.375759, abs=2e-6)
-    assert facts["objective"] == "max_kl"
-    assert facts["objective_reached"] == pytest.approx(0.0334471, abs=2e-7)
+def stated(rule: str) -> sp.Rational:
+    """The number t of the variance's S(a/t)."""
+    (logistic,) = RULES[rule].variants["fitted"].var.atoms(S)
+    return sp.simplify(a / logistic.args[0])
+
+
+@pytest.mark.parametrize(("rule", "slope", "lowest"), [("relu", 0.0, -3.0), ("leaky_relu", 0.01, -10.0)])
+def test_a_fitted_number_has_the_least_maximal_divergence_as_its_rule_says(
+    rule: str, slope: float, lowest: float
+) -> None:
+    ratio = np.linspace(lowest, 10, 4001)
+    below, density = (
+        np.vectorize(math.erfc)(-ratio / math.sqrt(2)) / 2,
+        np.exp(-(ratio**2) / 2) / math.sqrt(2 * math.pi),
+    )
+    of_relu = ratio * density + (ratio**2 + 1) * below - (ratio * below + density) ** 2
+    exact = slope**2 + 2 * slope * (1 - slope) * below + (1 - slope) ** 2 * of_relu
+
+    def worst(t: float) -> float:
+        share = exact / (slope**2 + (1 - slope**2) / (1 + np.exp(-ratio / t)))
+        return float(((share - 1 - np.log(share)) / 2).max())
+
+    t = float(stated(rule))
+    assert worst(t) < min(worst(t * (1 - 1e-4)), worst(t * (1 + 1e-4)))
+    assert f"{worst(t):.4f}" in RULES[rule].variants["fitted"].doc
 
 
 @pytest.mark.parametrize("rule", ["relu", "leaky_relu"])
@@ -199,7 +220,7 @@ def test_fitted_variance_is_the_family_at_the_fitted_number(rule: str) -> None:
     mean, var = points(10)
     with mpmath.workdps(40):
         for m, w in zip(mean.tolist(), var.tolist(), strict=True):
-            al, t = mpmath.mpf(slope), mpmath.mpf(repr(stable.facts["t"]))
+            al, t = mpmath.mpf(slope), mpmath.mpf(stated(rule).p) / stated(rule).q
             expected = w * (al**2 + (1 - al**2) / (1 + mpmath.exp(-m / mpmath.sqrt(w) / t)))
             found = evaluate_mpmath(stable.forward64, {"mean": m, "var": w, **stable.settings[0]})
             assert mpmath.almosteq(found["var"], expected, 1e-15)

@@ -24,11 +24,9 @@ from sympy import Integer
 from momentgen.compiler.emit import Header
 from momentgen.compiler.emit.module import render_module
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.reduction import compile_reduction
 from momentgen.errors import RuleError
-from momentgen.rule import Formula, Noise, Parameter, Reduction, Rescaled, Rule, S, Score, mu, v, x
+from momentgen.rule import Formula, Noise, Parameter, Rescaled, Rule, S, mu, v, x
 from momentgen.rule.files import load_rule_sources
-from momentgen.rule.symbols import mu1
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,8 +45,6 @@ def test_a_name_that_files_or_c_cannot_have_is_refused(name: str) -> None:
         lambda: Rule("r", f=x, variants={name: Formula(mu, v)}),
         lambda: Rule("r", f=x * Parameter(name, default=1).symbol, parameters=(Parameter(name, default=1),)),
         lambda: Rule("r", f=x * Noise(name, Integer(0), Integer(1)).symbol, noise=Noise(name, Integer(0), Integer(1))),
-        lambda: Reduction(name, {"a": Score(mu1)}),
-        lambda: Reduction("r", {name: Score(mu1)}),
     ):
         with pytest.raises(RuleError, match="a rule's name must"):
             make()
@@ -155,7 +151,7 @@ class _Module:
 def executed(source: str, **known: Any) -> dict[str, Any]:
     """The names of a generated ``__init__.py``, run as from its file."""
     stand_in = types.ModuleType("momentgen.runtime")
-    stand_in.__dict__.update(Op=_Module, Parameter=_Module, Reduction=_Module)
+    stand_in.__dict__.update(Op=_Module, Parameter=_Module)
     before = sys.modules.get("momentgen.runtime")
     sys.modules["momentgen.runtime"] = stand_in
     try:
@@ -184,11 +180,6 @@ def check_text(text: str) -> None:
     assert ast.parse(header.python().encode()).body == []
     lines = header.c().encode().split(b"\n")
     assert all(line.startswith(b"//") and not line.rstrip().endswith((b"\\", b"??/")) for line in lines)
-    reduction = Reduction("r", {"a": Score(mu1, citation=text)}, doc=text, citation=text)
-    files = compile_reduction(reduction).files
-    if text:
-        assert executed(files["__init__.py"])["__doc__"] == text
-    ast.parse(files["a_torch.py"].encode())
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: ascii(text[:20]))
@@ -203,8 +194,6 @@ def test_a_text_that_source_code_cannot_hold_is_refused(text: Any) -> None:
         lambda: Rule("r", f=x, citation=text),
         lambda: Rule("r", f=x, parameters=(Parameter("k", default=1.0, doc=text),)),
         lambda: Rule("r", f=x, variants={"new": Formula(mu, v, citation=text)}),
-        lambda: Reduction("r", {"a": Score(mu1, citation=text)}),
-        lambda: Reduction("r", {"a": Score(mu1)}, doc=text),
     ):
         with pytest.raises(RuleError, match=r"doc|citation"):
             make()

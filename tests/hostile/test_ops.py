@@ -18,12 +18,13 @@ from torch import Tensor
 import momentgen.generated
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.generated import bernoulli_noise, leaky_relu, log_softmax, maximum, relu, sigmoid, softmax
+from momentgen.generated import bernoulli_noise, leaky_relu, maximum, relu, sigmoid
+from momentgen.nn.class_scores import log_probabilities
+from momentgen.nn.functional import log_class_posterior
 from momentgen.runtime import Op
 
-LIBRARY = [op for name in momentgen.generated.__all__ if isinstance(op := getattr(momentgen.generated, name), Op)]
+LIBRARY = [getattr(momentgen.generated, name) for name in momentgen.generated.__all__]
 SOME = [relu, leaky_relu, sigmoid, maximum, bernoulli_noise]
-ALL = [*SOME, softmax, log_softmax]
 
 
 def slow_unless(some: bool) -> Any:
@@ -35,22 +36,12 @@ EVERY = [
     for op in LIBRARY
     for variant in op.variants
 ]
-each_op = pytest.mark.parametrize(
-    "op", [pytest.param(op, id=op.name, marks=slow_unless(op in ALL)) for op in [*LIBRARY, softmax, log_softmax]]
-)
-
-
-def names_of(op: Any) -> tuple[str, ...]:
-    return getattr(op, "input_names", ("mean", "var"))
-
-
-def outputs_of(found: Any) -> tuple[Tensor, ...]:
-    return (found,) if isinstance(found, Tensor) else tuple(found)
+each_op = pytest.mark.parametrize("op", [pytest.param(op, id=op.name, marks=slow_unless(op in SOME)) for op in LIBRARY])
 
 
 def gradients(op: Op, variant: str, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     leaves = [tensor.detach().requires_grad_() for tensor in tensors]
-    return torch.autograd.grad([output.sum() for output in outputs_of(op(*leaves, variant=variant))], leaves)
+    return torch.autograd.grad([output.sum() for output in op(*leaves, variant=variant)], leaves)
 
 
 def assert_same(found: Tensor, wanted: Tensor) -> None:
@@ -65,36 +56,36 @@ def assert_same(found: Tensor, wanted: Tensor) -> None:
 def test_odd_memory_and_odd_values_give_what_plain_ones_give(op: Op, variant: str, data: st.DataObject) -> None:
     """And each element what it gives alone; promises hold."""
     tensors = data.draw(odd_pairs(len(op.input_names)))
-    outputs, alone = outputs_of(op(*tensors, variant=variant)), tuple(map(plain, tensors))
-    for found, wanted in zip(outputs, outputs_of(op(*alone, variant=variant)), strict=True):
+    alone = tuple(map(plain, tensors))
+    outputs = tuple(op(*tensors, variant=variant))
+    for found, wanted in zip(outputs, tuple(op(*alone, variant=variant)), strict=True):
         assert_same(found, wanted)
     for found, wanted in zip(gradients(op, variant, tensors), gradients(op, variant, alone), strict=True):
         assert_same(found, wanted)
     flat = [tensor.reshape(-1) for tensor in alone]
     if flat[0].numel():
-        singles = [outputs_of(op(*one, variant=variant)) for one in zip(*flat, strict=True)]
+        singles = [tuple(op(*one, variant=variant)) for one in zip(*flat, strict=True)]
         for k, found in enumerate(outputs):
             assert_same(plain(found).reshape(-1), torch.stack([single[k] for single in singles]))
     if op.outputs[-1] == "var":
         assert not (plain(outputs[-1]) < 0).any()
     bad = sum(
         tensor.isnan() | ((tensor < 0) if name.startswith("var") else False)
-        for name, tensor in zip(names_of(op), alone, strict=True)
+        for name, tensor in zip(op.input_names, alone, strict=True)
     )
     assert all(plain(output)[bad > 0].isnan().all() for output in outputs)
 
 
 @settings(max_examples=25)
-@given(odd_pairs(), st.sampled_from([softmax, log_softmax]), st.integers(-5, 4))
-def test_odd_memory_gives_the_same_class_posteriors(tensors: tuple[Tensor, Tensor], op: Any, dim: int) -> None:
-    mean, _ = tensors
-    if not -mean.dim() <= dim < mean.dim():
-        with pytest.raises(InputError, match=rf"{op.name}: expected an axis .* got dim = {dim}"):
-            op(*tensors, dim=dim)
+@given(odd_pairs(), st.integers(-5, 4))
+def test_odd_memory_gives_the_same_class_posteriors(tensors: tuple[Tensor, Tensor], dim: int) -> None:
+    dims = tensors[0].dim()
+    if not -dims <= dim < dims:
+        with pytest.raises(InputError, match=rf"expected an axis .* got dim = {dim}"):
+            log_probabilities(*tensors, dim, "logistic")
         return
-    found, wanted = op(*tensors, dim=dim), op(*map(plain, tensors), dim=dim)
-    for one, other in zip(found, wanted, strict=True) if isinstance(found, Moments) else [(found, wanted)]:
-        assert_same(one, other)
+    found, wanted = (log_probabilities(*pair, dim % dims, "logistic") for pair in (tensors, map(plain, tensors)))
+    assert_same(found, wanted)
 
 
 def refused(op: Any, tensors: list[Any], came: str) -> None:
@@ -108,20 +99,20 @@ def refused(op: Any, tensors: list[Any], came: str) -> None:
 
 def in_place_of_one(op: Any, position: int | None, bad: Any) -> list[Any]:
     """The bad thing for the input at a position, or for all of them."""
-    return [bad if position in (None, i) else torch.ones(2, 3) for i in range(len(names_of(op)))]
+    return [bad if position in (None, i) else torch.ones(2, 3) for i in range(len(op.input_names))]
 
 
 @each_op
 def test_tensors_that_kernels_do_not_take_are_refused_by_kind(op: Any) -> None:
     for make, came in BAD_TENSORS.values():
-        for position in (None, *range(len(names_of(op)))):
+        for position in (None, *range(len(op.input_names))):
             refused(op, in_place_of_one(op, position, make()), came)
 
 
 @each_op
 def test_what_is_no_tensor_is_refused_by_its_type(op: Any) -> None:
     for value in NO_TENSORS.values():
-        for position in (None, *range(len(names_of(op)))):
+        for position in (None, *range(len(op.input_names))):
             refused(op, in_place_of_one(op, position, value), type(value).__name__)
 
 
@@ -138,7 +129,7 @@ MIXED: dict[str, tuple[Callable[[], tuple[Tensor, Tensor]], str]] = {
 
 
 @pytest.mark.parametrize("case", MIXED)
-@pytest.mark.parametrize("op", [relu, leaky_relu, softmax], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [relu, leaky_relu], ids=lambda op: op.name)
 @pytest.mark.parametrize("autocast", [False, True])
 def test_inputs_that_do_not_match_are_refused_by_what_differs(op: Any, case: str, autocast: bool) -> None:
     tensors, message = MIXED[case][0](), MIXED[case][1]
@@ -174,8 +165,9 @@ def test_a_parameter_is_a_number_of_its_range_or_a_tensor_that_broadcasts_or_ref
 
 
 @settings(max_examples=100)
-@given(st.sampled_from([relu, softmax]), OBJECTS)
-def test_a_variant_is_one_of_the_names_or_refused(op: Any, value: Any) -> None:
+@given(OBJECTS)
+def test_a_variant_is_one_of_the_names_or_refused(value: Any) -> None:
+    op = relu
     assume(value is not None and value not in op.variants if isinstance(value, str) else value is not None)
     tensors = [torch.ones(3)] * 2
     for call in (lambda: op(*tensors, variant=value), lambda: op.certificate(value)):
@@ -186,14 +178,12 @@ def test_a_variant_is_one_of_the_names_or_refused(op: Any, value: Any) -> None:
 @settings(max_examples=100)
 @given(OBJECTS)
 def test_an_axis_is_a_whole_number_in_range_or_refused(value: Any) -> None:
-    mean, var = torch.randn(2, 3), torch.rand(2, 3)
+    logits = Moments(torch.randn(2, 3), torch.rand(2, 3))
     if isinstance(value, numbers.Integral) and not isinstance(value, bool) and -2 <= value < 2:
-        assert torch.equal(softmax(mean, var, dim=value).mean, softmax(mean, var, dim=int(value)).mean)
+        assert torch.equal(log_class_posterior(logits, value), log_class_posterior(logits, int(value)))
         return
-    with pytest.raises(
-        InputError, match=r"softmax: expected (a whole number for dim, got|an axis of a tensor of 2 dimensions)"
-    ):
-        softmax(mean, var, dim=value)
+    with pytest.raises(InputError, match=r"expected (a whole number for dim, got|an axis of a tensor of 2 dimensions)"):
+        log_class_posterior(logits, value)
 
 
 @settings(max_examples=60)

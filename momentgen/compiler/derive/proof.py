@@ -21,7 +21,6 @@ _MODULES: list[Any] = [
         "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
         "phi": lambda z: mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mpmath.pi),
         "S": lambda z: 1 / (1 + mpmath.exp(-z)),
-        "polylog": mpmath.polylog,
     },
     "mpmath",
 ]

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import sympy
-from flint import acb, arb, ctx, fmpq
+from flint import arb, ctx, fmpq
 from sympy import Expr, Symbol
 
 from momentgen.compiler.toolchain.arrays import F64, Bools
@@ -46,7 +46,7 @@ class BallFunction:
     """Several expressions of several named numbers, as a function of balls.
 
     Args:
-        exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, polylog, Heaviside, trigonometric functions, powers, +, *.
+        exprs: in Phi, phi, S, exp, log, sqrt, erf, erfc, Heaviside, trigonometric functions, powers, +, *.
         names: of the arguments; every free symbol must be among them.
 
     Raises:
@@ -229,17 +229,6 @@ def _log1pexp(z: arb) -> arb:
     return z.exp().log1p() if z < 0 else z + (-z).exp().log1p()
 
 
-def _polylog(order: arb, z: arb) -> arb:
-    """Li_n(z) for whole n >= 2 and z <= 1.
-
-    Li_2 at large negative z goes through its inversion, whose cost does not grow with log|z|.
-    """
-    if z > -(2**20) or order != 2:
-        return acb(z).polylog(acb(order)).real
-    inner = acb(1 / z).polylog(acb(2)).real
-    return -(arb.pi() ** 2) / 6 - (-z).log() ** 2 / 2 - inner
-
-
 def _step(z: arb, at_zero: arb) -> arb:
     """Heaviside(z, at_zero); where the sign of z is open, all that it may be."""
     if z.is_zero():
@@ -263,7 +252,6 @@ _NAMESPACE: Mapping[str, Any] = {
     "_Phi": _upper,
     "_S": _logistic,
     "_log1pexp": _log1pexp,
-    "_polylog": _polylog,
     "_step": _step,
     "_q": _rational,
     "_whole": _whole,
@@ -346,8 +334,6 @@ class _Writer:
             return f"_{type(expr).__name__}({args[0]})"
         if isinstance(expr, (_LogOnePlusExp, sympy.Abs)):
             return f"{'abs' if isinstance(expr, sympy.Abs) else '_log1pexp'}({args[0]})"
-        if isinstance(expr, sympy.polylog):
-            return f"_polylog({args[0]}, {args[1]})"
         if isinstance(expr, sympy.Heaviside):
             return f"_step({args[0]}, {args[1]})"
         method = _METHODS.get(type(expr))

@@ -3,21 +3,17 @@
 =====================  ======================================================================
 ``remez``              minimax polynomial of a smooth function on an interval
 ``lowest_degree``      the minimax polynomial of the lowest degree that reaches a goal
-``fit_parameter``      one parameter of a family, by the largest divergence over a range
 ``J``                  the functions most often fitted: truncated normal moments
 =====================  ======================================================================
 """
 
-from momentgen.compiler.fit.parametric import ParameterFit, fit_parameter
 from momentgen.compiler.fit.remez import Function, Polynomial, lowest_degree, remez
 from momentgen.compiler.fit.special import J
 
 __all__ = [
     "Function",
     "J",
-    "ParameterFit",
     "Polynomial",
-    "fit_parameter",
     "lowest_degree",
     "remez",
 ]

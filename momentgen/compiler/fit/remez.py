@@ -40,7 +40,7 @@ class Polynomial:
     Attributes:
         coefficients: of the powers of ``x - centre``, low to high.
         centre: the point about which it is written.
-        interval: (low, high), where the error is measured and proven.
+        interval: (low, high), on which the error is measured.
         what: what it approximates, for messages and for the reader of generated code.
         error: measured maximum of the weighted error.
     """

@@ -1,4 +1,4 @@
-"""What a missed goal is said by."""
+"""The words for an error that is larger than its goal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 
 def missed(error: float, output: str, at: Mapping[str, float], goal: float, unit: str) -> str:
-    """An error that misses a goal, in words.
+    """State an error that is larger than its goal, and where it occurs.
 
     >>> missed(3e6, "dmean_dmu", {"mean": 1199.638916, "var": 21.5}, 1.0, "tolerance")
     'expected an error of at most 1 tolerance, got 3e+06 for dmean_dmu at mean = 1200, var = 21.5'

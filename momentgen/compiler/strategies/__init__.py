@@ -11,7 +11,6 @@ Here are the list of strategies, tried in order, and what they share:
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
 ``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
 ``domain``        the variances and means up to which a variant holds, where that is not all of float32
-``logistic_input``  max(x, c x) of a logistic input
 ================  ===================================================================
 
 The strategies:
@@ -47,7 +46,7 @@ import sympy
 from momentgen.compiler.derive import Derivation, in_units
 from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.strategies import elementary, logistic_input
+from momentgen.compiler.strategies import elementary
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
 from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.finish import saturated, with_jumps
@@ -146,8 +145,6 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
 def approximations(derivation: Derivation) -> Iterator[Stable]:
     """The variants of a derived rule that approximate its moments."""
     yield from (_on_domain(derivation, stable) for stable in formula.stable_variants(derivation))
-    if derivation.base is None:
-        yield from (_on_domain(derivation, stable) for stable in logistic_input.stable_variants(derivation))
 
 
 #: a derivation that strategies are asked for, and what makes of their variants those of the rule

@@ -1,7 +1,6 @@
 r"""Variants given by formulas: the literature's approximations, computed as they are written down.
 
-A :class:`~momentgen.rule.Formula` states mean and variance; a :class:`~momentgen.rule.Fitted` states the variance up
-to a free number, which is fitted here, and may leave the mean to the exact variant.  Both are rewritten
+A :class:`~momentgen.rule.Formula` states mean and variance, or leaves the mean to the exact variant.  It is rewritten
 (:mod:`momentgen.compiler.strategies.formulas.rewrite`) and written as graphs, in the same way for float32 and float64.
 
 The claim is that the program equals the formula.  What cancels in a formula itself cannot be mended without leaving
@@ -20,9 +19,8 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.derive.proof import function
 from momentgen.compiler.exact import ball_function, evaluate
-from momentgen.compiler.fit import Polynomial, fit_parameter
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ir.values import outputs_float64
@@ -35,8 +33,8 @@ from momentgen.compiler.strategies.homogeneous.forms import output_forms
 from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
-from momentgen.rule import Fitted, Formula, LogisticInput, Rule
-from momentgen.rule.symbols import Phi, S, mu, phi, v
+from momentgen.rule import Formula, Rule
+from momentgen.rule.symbols import Phi, S, phi
 
 _TINY_VARIANCE = 1e-300  # stands for v = 0 in exact values: what differs from the limit is below 1e-140
 _DIVERGES = 1e100  # and what is larger there is a term in 1/sigma, which counts as 0 at v = 0
@@ -158,17 +156,14 @@ class _Graphs:
 
 
 def stable_variants(derivation: Derivation) -> list[Stable]:
-    """One :class:`Stable` for each :class:`~momentgen.rule.Formula` and :class:`~momentgen.rule.Fitted` of the rule.
+    """One :class:`Stable` for each :class:`~momentgen.rule.Formula` of the rule.
 
     Raises:
         BuildError: if a formula has other functions than Phi, phi, S, exp and roots; if a variant without a mean of its
-            own belongs to a rule whose exact mean :mod:`momentgen.compiler.strategies.homogeneous.kink` does not cover;
-            if a fit has no optimum inside its interval.
+            own belongs to a rule whose exact mean :mod:`momentgen.compiler.strategies.homogeneous.kink` does not cover.
     """
     stables = []
     for name, variant in derivation.rule.variants.items():
-        if isinstance(variant, LogisticInput):
-            continue
         try:
             stables.append(_stable(derivation, name, variant))
         except BuildError as error:
@@ -189,9 +184,9 @@ def exact_variant(derivation: Derivation) -> Stable:
     return _stable(derivation, "exact", Formula(mean=derivation.mean, var=derivation.mean * (1 - derivation.mean)))
 
 
-def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Stable:
+def _stable(derivation: Derivation, name: str, variant: Formula) -> Stable:
     rule = derivation.rule
-    var, facts = _fit(derivation, variant) if isinstance(variant, Fitted) else (variant.var, {})
+    facts: dict[str, Any] = {}
     exact: Stable | None = None
     mean = variant.mean
     if mean is None:
@@ -199,7 +194,7 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
             cause = "expected a mean of its own, as the rule has no exact one with one kink and an accuracy in ulp"
             raise BuildError(rule.name, "strategies", cause, rule.f)
         exact, mean = kink.stable_variants(derivation)[0], derivation.mean
-    written = write(mean, var, rule.parameters, rule.name)
+    written = write(mean, variant.var, rule.parameters, rule.name)
     settings = settings_of(rule)
     graphs = _Graphs(written, rule, None if exact is None else derivation)
     lowest = _lowest(graphs.magnitudes(), settings)
@@ -227,9 +222,11 @@ def _stable(derivation: Derivation, name: str, variant: Formula | Fitted) -> Sta
         "facts": facts,
     }
     source = f" ({variant.citation})" if variant.citation else ""
-    meaning = f"; {variant.doc}" if isinstance(variant, Formula) and variant.doc else ""
+    meaning = f"; {variant.doc}" if variant.doc else ""
     if exact is not None:
-        return replace(exact, **parts, measure=in_ulp, doc=f"the exact mean, and the variance fitted{source}")
+        return replace(
+            exact, **parts, measure=in_ulp, doc=f"the exact mean, and the variance as published{source}{meaning}"
+        )
     plain = bool(rule.parameters)
     return Stable(
         **parts,
@@ -270,27 +267,3 @@ def _has_no_difference(expr: sp.Expr) -> bool:
     if isinstance(expr, sp.Pow):
         return bool(expr.exp.is_even) or _has_no_difference(expr.base)
     return isinstance(expr, (sp.Mul, sp.Add)) and all(_has_no_difference(arg) for arg in expr.args)
-
-
-def _fit(derivation: Derivation, variant: Fitted) -> tuple[sp.Expr, dict[str, Any]]:
-    """The variance with its free symbol fitted, and what the fit reached.
-
-    Both variances are taken at v = 1, where mu is a: the exact one is sigma^(2 degree) times a function of a.
-    """
-    rule = derivation.rule
-    if len(variant.free) != 1:
-        cause = f"expected one free symbol, got {', '.join(variant.free)}"
-        raise BuildError(rule.name, "strategies", cause, variant.var)
-    if derivation.var is None or derivation.degree is None:
-        cause = "a fit over a = mu/sigma needs an exact variance in closed form, and f homogeneous"
-        raise BuildError(rule.name, "strategies", cause, rule.f)
-    ((free, bounds),) = variant.free.items()
-    (symbol,) = (s for s in variant.var.free_symbols if str(s) == free)
-    _, low, high = variant.domain
-    at = {p.symbol: sp.Rational(float(variant.at.get(p.name, rule.defaults[p.name]))) for p in rule.parameters}
-    exact = function(derivation.var.subs(at).subs(v, 1), [mu])
-    family = function(variant.var.subs(at).subs(v, 1), [symbol, mu])
-    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), what=free)
-    facts = fit.facts(free, {str(s): float(value) for s, value in at.items()})
-    # The number in the certificate is the number in the code.
-    return variant.var.subs(symbol, sp.Rational(mpmath.nstr(fit.value, 10))), facts

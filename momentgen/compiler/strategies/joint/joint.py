@@ -3,7 +3,7 @@
 Polynomials (product, difference, multiplicative noise) are written as they stand, term by term: where all terms are of
 one sign nothing cancels, and where they are not, the difference is the function's own (the mean of a sum).  A term is
 multiplied in an order in which it under- or overflows only where it does itself: m²v as m·(m·v).  ``maximum_graph`` has
-Max(x1, x2), independent or dependent; exact, and with a fitted variance.
+Max(x1, x2), independent or dependent.
 
 Errors are in ulp of the sum of the magnitudes of an output's terms: where all are positive, that is its ulp.
 """
@@ -16,23 +16,20 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import mpmath
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
 from momentgen.compiler.derive import Derivation, JointDerivation
-from momentgen.compiler.derive.proof import function
 from momentgen.compiler.exact import ClosedFormTruth
-from momentgen.compiler.fit import Polynomial, fit_parameter
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
 from momentgen.compiler.measure.ulp import LARGEST, TermsUlp
 from momentgen.compiler.strategies.joint.maximum_graph import maximum_graph, maximum_sizes
 from momentgen.compiler.strategies.kit import FLOAT64, Precision, parameter_node, plus
 from momentgen.errors import BuildError
-from momentgen.rule import Fitted
 from momentgen.rule.inputs import partial_names
-from momentgen.rule.symbols import S, mu1, mu2, v1, v2, x1, x2
+from momentgen.rule.symbols import x1, x2
 
 
 def polynomial_graph(derivation: Derivation | JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
@@ -128,25 +125,27 @@ class _Polynomials:
 #: before t is clamped
 _FORWARD = Precision(fit=2.2e-8, reach=20.5, scaled=True, factors=4)
 _PARTIALS = Precision(fit=2.2e-8, reach=18.6875, scaled=True)
-_AIM, _AIM_FITTED = 0.8, 0.65
+_AIM = 0.8
 _BOX = {"log2_var": (-50.0, 50.0)}
 
 
 def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
-    """All variants of a rule of two inputs, or of one and a noise; ``exact`` first.
+    """The variant ``exact`` of a rule of two inputs, or of one and a noise, alone.
 
     Raises:
-        BuildError: if no strategy covers the rule or a variant of it.
+        BuildError: if no strategy covers the rule.
     """
     rule = derivation.rule
     if set(rule.accuracy.ulp) != {"exact"}:
         cause = "expected an accuracy in ulp of the variant exact, and of no other"
         raise BuildError(rule.name, "strategies", cause, rule.accuracy)
-    if derivation.kinked:
-        return _maximum(derivation)
-    if rule.variants or rule.covariance:
-        cause = "a polynomial rule has the exact variant alone, and independent inputs"
+    if rule.variants:
+        cause = "a rule of two inputs, or with a noise, has the exact variant alone"
         raise BuildError(rule.name, "strategies", cause, rule.f)
+    if derivation.kinked:
+        return (_maximum(derivation),)
+    if rule.covariance:
+        raise BuildError(rule.name, "strategies", "a polynomial rule has independent inputs", rule.f)
     return (_polynomial(derivation),)
 
 
@@ -159,17 +158,15 @@ def _outputs(derivation: JointDerivation) -> dict[str, sp.Expr]:
     return {name: exprs[name].subs(named) for name in order}
 
 
-def _stable(
-    derivation: JointDerivation, variant: str, outputs: Mapping[str, sp.Expr], sizes: Graph, **parts: Any
-) -> Stable:
+def _stable(derivation: JointDerivation, outputs: Mapping[str, sp.Expr], sizes: Graph, **parts: Any) -> Stable:
     rule = derivation.rule
     goal = rule.accuracy.ulp["exact"]
     return Stable(
-        variant=variant,
+        variant="exact",
         truth=ClosedFormTruth(outputs, tuple(p.name for p in rule.parameters), tuple(rule.moments)),
         measure=TermsUlp(sizes, rule.defaults, held=True),
         goal=goal,
-        aim=goal * (_AIM if variant == "exact" else _AIM_FITTED),
+        aim=goal * _AIM,
         unit="ulp of the terms",
         **parts,
     )
@@ -182,7 +179,6 @@ def _polynomial(derivation: JointDerivation) -> Stable:
     graphs = [polynomial_graph(derivation, names, most) for most in largest for names in (OUTPUTS, partials)]
     return _stable(
         derivation,
-        "exact",
         outputs,
         polynomial_sizes(derivation, tuple(outputs)),
         forward=graphs[0],
@@ -196,69 +192,26 @@ def _polynomial(derivation: JointDerivation) -> Stable:
     )
 
 
-def _maximum(derivation: JointDerivation) -> tuple[Stable, ...]:
+def _maximum(derivation: JointDerivation) -> Stable:
     rule = derivation.rule
     if rule.f != sp.Max(x1, x2) or rule.parameters:
         raise BuildError(rule.name, "strategies", "of the rules with a kink and two inputs, only Max(x1, x2)", rule.f)
-    stables = [_maximum_variant(derivation, "exact", None, {})]
-    for name, variant in rule.variants.items():
-        if not isinstance(variant, Fitted) or variant.mean is not None or rule.covariance:
-            cause = f"variant {name}: expected a Fitted with the exact mean, of independent inputs"
-            raise BuildError(rule.name, "strategies", cause, rule.f)
-        tau, facts = _fit(derivation, name, variant)
-        stables.append(_maximum_variant(derivation, name, tau, facts))
-    return tuple(stables)
-
-
-def _maximum_variant(
-    derivation: JointDerivation, variant: str, tau: sp.Rational | None, facts: Mapping[str, Any]
-) -> Stable:
-    rule = derivation.rule
-    if tau is not None:
-        a = (mu1 - mu2) / sp.sqrt(v1 + v2)
-        var = v1 * S(a / tau) + v2 * S(-a / tau)
-        pairs = partial_names(tuple(rule.moments))
-        changed = {pair[1]: sp.diff(var, rule.moments[name]) for name, pair in pairs.items()}
-        derivation = JointDerivation(rule, derivation.mean, var, {**derivation.partials, **changed}, True)
     outputs = _outputs(derivation)
     partials = tuple(name for name in outputs if name not in OUTPUTS)
-    scale = None if tau is None else mpmath.mpf(tau.p) / tau.q
 
     def build(precision: Precision, names: tuple[str, ...]) -> tuple[Graph, tuple[Polynomial, ...]]:
-        return maximum_graph(precision, names, covariance=rule.covariance, tau=scale)
+        return maximum_graph(precision, names, covariance=rule.covariance)
 
     (forward, fits), (backward, more) = build(_FORWARD, OUTPUTS), build(_PARTIALS, partials)
     return _stable(
         derivation,
-        variant,
         outputs,
-        maximum_sizes(FLOAT64, covariance=rule.covariance, tau=scale),
+        maximum_sizes(FLOAT64, covariance=rule.covariance),
         forward=forward,
         partials=backward,
         forward64=build(FLOAT64, OUTPUTS)[0],
         partials64=build(FLOAT64, partials)[0],
         box=_BOX,
         fits=(*fits, *more),
-        facts=facts,
-        doc="Clark's moments of the larger of two normal variables, as sums of positive terms"
-        if tau is None
-        else "the exact mean, and the variance fitted",
+        doc="Clark's moments of the larger of two normal variables, as sums of positive terms",
     )
-
-
-def _fit(derivation: JointDerivation, name: str, variant: Fitted) -> tuple[sp.Rational, dict[str, Any]]:
-    """The scale of v1·S(a/t) + v2·S(-a/t), fitted where x2 is 0: there the rule is the ReLU of x1."""
-    rule = derivation.rule
-    ((free, bounds),) = variant.free.items()
-    (symbol,) = (s for s in variant.var.free_symbols if str(s) == free)
-    a = (mu1 - mu2) / sp.sqrt(v1 + v2)
-    if sp.simplify(variant.var - v1 * S(a / symbol) - v2 * S(-a / symbol)) != 0:
-        cause = f"variant {name}: expected the variance v1*S(a/{free}) + v2*S(-a/{free})"
-        raise BuildError(rule.name, "strategies", cause, variant.var)
-    at = {mu2: 0, v2: 0, v1: 1}
-    exact, family = function(derivation.var.subs(at), [mu1]), function(variant.var.subs(at), [symbol, mu1])
-    _, low, high = variant.domain
-    fit = fit_parameter(exact, family, bounds=bounds, domain=(low, high), what=free)
-    facts = fit.facts(free, {"mu2": 0.0, "v2": 0.0})
-    # The number in the certificate is the number in the code.
-    return sp.Rational(mpmath.nstr(fit.value, 10)), facts

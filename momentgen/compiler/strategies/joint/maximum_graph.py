@@ -14,13 +14,9 @@ Partials: with p_i = (v_i - c)/theta², y = p_+ (t + g) J_0 - p_- J_1 (1 - E J_0
 
     dmean/dmu_- = E J_0,  dmean/dv = E J_{-1}/(2 theta) = -dmean/dc/2,  dvar/dmu_+ = 2 theta E y = -dvar/dmu_-,
     dvar/dv_± = R(±t) - E t y,   dvar/dc = 2 G + 2 E t y.
-
-The fitted variant has S(a/tau) for R(a), and is written for independent inputs alone.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import mpmath
 
@@ -28,12 +24,9 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.strategies.kit import SCALE, SLACK, Precision, mills_ratio, scaling
 
-#: exponent at which exp is clamped: 2^-125 a factor, which keeps each normal
-_FLUSH = 87
-
 
 def maximum_graph(
-    precision: Precision, outputs: tuple[str, ...], *, covariance: bool, tau: Any | None = None
+    precision: Precision, outputs: tuple[str, ...], *, covariance: bool
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
     """The graph of the named outputs, and what was fitted for it.
 
@@ -41,17 +34,16 @@ def maximum_graph(
         precision: float32 or float64, and how close the fit must be.
         outputs: names, as :attr:`~momentgen.compiler.strategies.Stable.outputs` has them.
         covariance: whether the inputs are dependent.
-        tau: the fitted variant's scale; None for the exact variance.
     """
-    writer = _Maximum(precision, covariance, tau)
+    writer = _Maximum(precision, covariance)
     for name in outputs:
         writer.g.output(name, writer.outputs[name]())
     return writer.g, (writer.fit,)
 
 
-def maximum_sizes(precision: Precision, *, covariance: bool, tau: Any | None = None) -> Graph:
+def maximum_sizes(precision: Precision, *, covariance: bool) -> Graph:
     """For every output the sum of the magnitudes of its terms: what rounding errors are relative to."""
-    writer = _Maximum(precision, covariance, tau, sizes=True)
+    writer = _Maximum(precision, covariance, sizes=True)
     for name, write in writer.outputs.items():
         writer.g.output(name, write())
     return writer.g
@@ -60,10 +52,10 @@ def maximum_sizes(precision: Precision, *, covariance: bool, tau: Any | None = N
 class _Maximum:
     """Writes the shared values at once, and an output when asked."""
 
-    def __init__(self, precision: Precision, covariance: bool, tau: Any | None, sizes: bool = False) -> None:
+    def __init__(self, precision: Precision, covariance: bool, sizes: bool = False) -> None:
         names = ("mean1", "var1", "mean2", "var2", *(["cov"] if covariance else []))
         self.g = g = Graph(names)
-        self.precision, self.tau, self.sizes = precision, tau, sizes
+        self.precision, self.sizes = precision, sizes
         self.mean = g.input("mean1"), g.input("mean2")
         self.var = g.input("var1"), g.input("var2")
         self.cov = g.input("cov") if covariance else None
@@ -117,18 +109,12 @@ class _Maximum:
         gap = abs(self.mean[0] - self.mean[1])
         apart = self.degenerate & (gap > 0)
         x = select(apart, mpmath.mpf(2) ** 100, gap * self.c)
-        self.raw = x * self.r
-        self.t = self.clamped(g.const(self.precision.reach)).named("t = min(|mean1 - mean2|/theta, reach)")
+        raw, reach = x * self.r, g.const(self.precision.reach)
+        self.t = select(reach < raw, reach, raw).named("t = min(|mean1 - mean2|/theta, reach)")
         exponent = self.t * self.t * -0.5
         self.e = exp_mantissa(exponent).named("exp(-t^2/2), mantissa")
-        self.factors = self.factors_of(exponent)
-
-    def clamped(self, most: Real) -> Real:
-        return select(most < self.raw, most, self.raw)
-
-    def factors_of(self, exponent: Real) -> list[Real]:
-        count = self.precision.factors
-        return [exp_factor(exponent, i, count) for i in range(count)] if self.precision.scaled else []
+        count = self.precision.factors if self.precision.scaled else 0
+        self.factors = [exp_factor(exponent, i, count) for i in range(count)]
 
     def tail(self) -> None:
         """J_0, J_1 and J_2 over sqrt(2 pi) at t, from J_2 by the recurrence, in which all terms are positive.
@@ -186,25 +172,6 @@ class _Maximum:
         first = p * self.reach_over * j[0]
         return self.minus(first, q * j[1] * (1 - self.upper))
 
-    # --- the fitted variance -------------------------------------------------------
-    def logistic(self) -> tuple[Real, Real, list[Real], Real]:
-        """S(t/tau), the mantissa and factors of S(-t/tau), and t itself, clamped further out than elsewhere."""
-        g = self.g
-        tau = mpmath.mpf(self.tau)
-        most = _FLUSH * self.precision.factors if self.precision.scaled else 700
-        t = self.clamped(g.const(most * tau))
-        exponent = t * (-1 / tau)
-        e, factors = exp_mantissa(exponent), self.factors_of(exponent)
-        upper = 1 / (self.last(e, factors) + 1)
-        return upper, e * upper, factors, t
-
-    def fitted_slope(self) -> tuple[Real, list[Real]]:
-        """(p_+ - p_-) S(t/tau) S(-t/tau)/tau, and its factors."""
-        p, q = self.weights()
-        upper, lower, factors, _ = self.logistic()
-        slope = upper * lower * (1 / mpmath.mpf(self.tau))
-        return self.minus(p, q) * slope, factors
-
     # --- outputs -------------------------------------------------------------------
     def of_mean(self) -> Real:
         larger = self.sized(select(self.swap, self.mean[1], self.mean[0]))
@@ -222,9 +189,6 @@ class _Maximum:
 
     def of_var(self) -> Real:
         plus, minus = self.sides(self.var)
-        if self.tau is not None:
-            upper, lower, factors, _ = self.logistic()
-            return madd(plus, upper, self.last(lower, factors, minus))
         share = 1 - self.plain * self.high()
         small = self.last(self.e * self.low(), self.factors, minus)
         total = madd(plus, share, small)
@@ -245,20 +209,10 @@ class _Maximum:
         return self.sized(node)
 
     def var_by_mean(self, i: int) -> Real:
-        if self.tau is not None:
-            slope, factors = self.fitted_slope()
-            node = self.last(slope, factors, self.theta)
-        else:
-            node = self.last(self.e * 2 * self.y(), self.factors, self.theta)
+        node = self.last(self.e * 2 * self.y(), self.factors, self.theta)
         return node if self.sizes else self.choose(i, node, -node)
 
     def var_by_variance(self, i: int) -> Real:
-        if self.tau is not None:
-            upper, lower, factors, t = self.logistic()
-            slope, _ = self.fitted_slope()
-            part = t * 0.5 * slope
-            larger = self.minus(upper, self.last(part, factors))
-            return self.choose(i, larger, self.last(self.minus(lower, part), factors))
         part = self.t * self.y()
         if self.sizes:
             larger = 1 - self.plain * self.high() + self.plain * part

@@ -21,8 +21,8 @@ infinity, and the step between the lines' offsets is subtracted smoothed as the 
 enough in a root of r.  Which root a frame has, and whether a mean has that factor, is tried; a mean with odd and even
 powers is smooth in the s with t = kappa s/(1 - s²).
 
-There is nothing to prove here: errors are those at the nodes of the fit, and what counts is the certificate's
-comparison of the finished program with exact values.  :mod:`momentgen.compiler.strategies.surfaces.surface_search`
+Errors are measured at the nodes of the fit; what counts is the certificate's comparison of the finished program with
+exact values.  :mod:`momentgen.compiler.strategies.surfaces.surface_search`
 finds the frame.
 """
 
