@@ -27,12 +27,11 @@ RULES = ROOT / "rules"
 FIRST = ("relu", "leaky_relu", "abs", "heaviside", "logistic_transform")
 
 
-def timed_build(rules: Path, out: Path, cache: Path) -> float:
-    """Seconds of one build, the interpreter's start included; what it keeps is kept in ``cache``."""
+def timed_build(rules: Path, out: Path) -> float:
+    """Seconds of one build, the interpreter's start included."""
     command = [sys.executable, "-m", "momentgen", "build", str(rules.resolve()), "--out", str(out)]
-    environment = {**os.environ, "MOMENTGEN_CACHE": str(cache)}
     started = time.perf_counter()
-    subprocess.run(command, check=True, env=environment, cwd=ROOT)  # where -m looks first
+    subprocess.run(command, check=True, cwd=ROOT)  # where -m looks first
     return time.perf_counter() - started
 
 
@@ -77,25 +76,23 @@ def differing(out: Path) -> list[str]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        first = timed_build(some_rules(here / "rules", FIRST), here / "first", here / "cache of the first")
-        out, cache = here / "generated", here / "cache"
+        first = timed_build(some_rules(here / "rules", FIRST), here / "first")
+        out = here / "generated"
         loops = [yardstick()]
-        cold = timed_build(RULES, out, cache)
+        cold = timed_build(RULES, out)
         loops.append(yardstick())
-        idle = sorted(timed_build(RULES, out, cache) for _ in range(5))[2]
-        kept = timed_build(RULES, here / "again", cache)
+        idle = sorted(timed_build(RULES, out) for _ in range(5))[2]
         changed = differing(out)
     rules = sorted(path.stem for path in RULES.glob("[!_]*.py"))
     table = results_table("build", "seconds")
     table.add_row(f"cold, {', '.join(FIRST)}", f"{first:.1f}")
     table.add_row(f"cold, all {len(rules)} rules", f"{cold:.1f}")
-    table.add_row("all rules anew, lowering and certification kept", f"{kept:.1f}")
     table.add_row("nothing to do", f"{idle:.2f}")
     console.print(table)
     shown = " and ".join(f"{second:.2f}" for second in loops)
     console.print(f"ten million additions of Python's took {shown} s before and after the cold build")
     console.print(f"{len(changed)} files differ from generated/ {', '.join(changed)}")
-    found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle, "kept_seconds": kept}
+    found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle}
     found |= {"loop_of_ten_million_seconds": loops}
     found |= {"first_rules": FIRST, "first_cold_seconds": first, "files_that_differ_from_generated": changed}
     save("build_time", {"environment": environment(), **found})

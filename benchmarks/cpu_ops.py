@@ -27,8 +27,6 @@ from momentgen.runtime.native import parameter_block
 SIZES = {"4M": 1 << 22, "65k": 1 << 16}
 
 
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rules", default=",".join(momentgen.generated.__all__), help="comma-separated")

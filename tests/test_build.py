@@ -19,9 +19,9 @@ from stub_compiler import compile_stub
 
 import momentgen
 from momentgen.build import BuildResult, Reporter, build, check
+from momentgen.build.code import code_digest
 from momentgen.build.output import Output
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.keep.code import code_digest
 
 PACKAGE = Path(momentgen.__file__).parent
 
@@ -117,7 +117,7 @@ def edit(code: Path, module: str = "compiler/lower/words") -> None:
         ("native/includes", True),
         ("commands/verify", False),
         ("build/package", False),
-        ("keep/kept", False),
+        ("build/code", False),
     ],
 )
 def test_every_rule_is_stale_once_a_file_of_the_compiler_has_other_bytes(
@@ -132,7 +132,7 @@ def test_every_rule_is_stale_once_a_file_of_the_compiler_has_other_bytes(
 
 def test_another_version_of_a_library_makes_every_rule_stale(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(rules)
-    monkeypatch.setattr("momentgen.keep.code.library_versions", lambda: {"numpy": "9.9"})
+    monkeypatch.setattr("momentgen.build.code.library_versions", lambda: {"numpy": "9.9"})
     assert causes(rules)["abs"] == BEHIND
 
 

@@ -194,7 +194,6 @@ def _builds() -> list[str]:
     data = _read("build_time")
     rows = [
         ["all rules, from nothing", f"{data['cold_seconds']:.0f} s"],
-        ["with lowering and certification cached", f"{data['kept_seconds']:.0f} s"],
         ["nothing to do", f"{data['idle_seconds']:.1f} s"],
     ]
     said = f"`momentgen build` of {len(data['rules'])} rules on {data['cores']} cores ({data['environment']['cpu']})."

@@ -4,7 +4,7 @@ Used by :mod:`momentgen.build`.  Only the standard library, platformdirs and fil
 imported, so that a build with nothing to do ends at once.
 
     OUT/__init__.py            re-exports one op per rule
-    OUT/compiler.json          digest of the compiler that built them (momentgen.keep.code) -> names
+    OUT/compiler.json          digest of the compiler that built them (momentgen.build.code) -> names
     OUT/NAME/...               the files of one rule
     OUT/NAME/manifest.json     digests of what went in and of every file that came out
 

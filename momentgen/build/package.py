@@ -4,14 +4,14 @@ This is the top of the compiler.  :func:`build` compiles each rule that changed 
 worker process, and writes it at once.  :func:`check` says what a build would change.
 
 - :mod:`momentgen.build.output` reads and writes the package on disk.
-- :mod:`momentgen.keep.code` tells one state of the compiler from another.
+- :mod:`momentgen.build.code` tells one state of the compiler from another.
 - :mod:`momentgen.compiler.pipeline` compiles one rule.
 - :mod:`momentgen.build.workers` runs it in other processes.
 
 A build has three properties:
 
 - *incremental*: digests of the rule, the compiler's code and every output file
-  decide what is built; compiled rules are cached in :mod:`momentgen.keep.kept`.
+  decide what is built.
 - *atomic*: a rule's directory is replaced as a whole or not at all.
 - *deterministic*: the same rules give the same bytes.
 
@@ -30,13 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from momentgen.build.choice import no_such_rule
+from momentgen.build.code import code_digest
 from momentgen.build.output import Finding, Manifest, Output, VariantSummary, sha256
 from momentgen.build.processors import same_bits_environment
-from momentgen.build.rule_compiler import Compiler, RuleCompiler
+from momentgen.build.rule_compiler import Compiler, compile_file
 from momentgen.build.workers import Lost, run_all
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.keep.code import code_digest
-from momentgen.keep.kept import Kept, open_kept
 from momentgen.rule.files import load_rule_sources
 
 _LONGEST = 400  # characters of a message that was not written for users
@@ -94,9 +93,6 @@ class Reporter:
     def waiting(self, output: Path) -> None:
         """Another build holds ``output``; this one waits for it."""
 
-    def note(self, message: str) -> None:
-        """Something that the user should know, and that stops nothing."""
-
     def stage(self, rule: str, stage: str) -> None:
         """``rule`` has come to ``stage``."""
 
@@ -120,7 +116,6 @@ def build(
     jobs: int | None = None,
     only: str | None = None,
     timeout: float | None = None,
-    cache: bool = True,
     reporter: Reporter | None = None,
     compiler: Compiler | None = None,
 ) -> BuildResult:
@@ -134,7 +129,6 @@ def build(
         jobs: rules compiled at a time; by default as many as there are cores.
         only: name of the one rule to look at; the others stay as they are.
         timeout: seconds that one rule may take; one that takes longer is stopped and has failed.
-        cache: whether compiled rules are shared with earlier and later builds.
         reporter: told how it goes.
         compiler: stands in for the compiler, in tests; with one job, or one rule, and no ``timeout`` it is called in
             this process.
@@ -175,8 +169,7 @@ def build(
             if compiler is not None and workers == 1 and timeout is None:
                 compiled = _compile_here(todo, reporter, compiler)
             else:
-                compiler = compiler or RuleCompiler(code, _kept(reporter) if cache else None)
-                compiled = _compile_in_workers(todo, workers, reporter, compiler, timeout)
+                compiled = _compile_in_workers(todo, workers, reporter, compiler or compile_file, timeout)
             with contextlib.closing(compiled):
                 for done in compiled:
                     results[done.rule] = result = _write(out, sources[done.rule], done)
@@ -270,14 +263,6 @@ class _Done:
     variants: tuple[VariantSummary, ...] = ()
     error: MomentgenError | None = None
     defect: str = ""
-
-
-def _kept(reporter: Reporter) -> Kept | None:
-    try:
-        return open_kept()
-    except MomentgenError as error:
-        reporter.note(f"nothing is kept for later builds: {error}")
-        return None
 
 
 def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) -> _Done:

@@ -103,7 +103,6 @@ def build(
         float | None,
         typer.Option(min=1, metavar="SECONDS", help="A rule that takes longer fails.", show_default=False),
     ] = None,
-    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Cache slow results for later builds.")] = True,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Of a rule that fails, the reason of every strategy tried.")
     ] = False,
@@ -116,7 +115,7 @@ def build(
         _check(console, rules, out, only)
         return
     with BuildDisplay(console) as display:
-        result = momentgen.build.build(rules, out, jobs=jobs, only=only, timeout=timeout, cache=cache, reporter=display)
+        result = momentgen.build.build(rules, out, jobs=jobs, only=only, timeout=timeout, reporter=display)
     _print_result(console, result, verbose=verbose)
     if not result.ok:
         raise typer.Exit(1)

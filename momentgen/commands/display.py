@@ -117,9 +117,6 @@ class BuildDisplay(Reporter):
     def waiting(self, output: Path) -> None:
         self._console.print(f"waiting for another build of {output}", markup=False, soft_wrap=True)
 
-    def note(self, message: str) -> None:
-        self._console.print(f"note: {message}", markup=False, highlight=False, soft_wrap=True)
-
     def stage(self, rule: str, stage: str) -> None:
         self._stages[rule] = stage, time.monotonic()
         if self._progress is None:

@@ -1,1 +1,0 @@
-"""What is remembered between builds: compiled rules, and which code and libraries they came from."""
