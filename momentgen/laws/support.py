@@ -9,13 +9,12 @@ from momentgen.laws.channels import Channels
 from momentgen.laws.diagonal import Diagonal, Point
 from momentgen.laws.law import Law, rule_of
 from momentgen.laws.table import KINDS
-from momentgen.laws.weights import Weight, refused
 
 __all__ = ["LAWS", "Support", "support"]
 
 #: functions whose rule refuses them, with the reason
 _REFUSED = ("logsumexp",)
-LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels, Weight)
+LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels)
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,13 @@ class Support:
 def support() -> Support:
     """The functions of torch that laws have rules for.
 
-    >>> ("affine", "linear", (True, True, True, True)) in support().rows
+    >>> ("affine", "linear", (True, True, True)) in support().rows
     True
     """
     refusing = (*UNDEFINED, *_REFUSED)  # of all laws but certain ones
 
     def has(law: type[Law], kind: str, name: str) -> bool:
-        return (rule_of(law, name, kind) or refused) is not refused and (law is Point or name not in refusing)
+        return rule_of(law, name, kind) is not None and (law is Point or name not in refusing)
 
     rows = ((kind, name, tuple(has(law, kind, name) for law in LAWS)) for kind in KINDS for name in KINDS[kind])
     return Support(tuple(rows))
