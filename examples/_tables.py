@@ -20,7 +20,6 @@ from torch import Tensor
 import momentgen
 from momentgen import Moments, nn
 from momentgen.nn import functional
-from momentgen.nn.monte_carlo import propagated
 
 __all__ = ["ACTIVATIONS", "compare", "eps_mu", "eps_sigma", "show_case", "training_method"]
 
@@ -91,19 +90,19 @@ def compare(
     )
     posterior = truth.expected["q"].mean
     row: dict[str, Any] = {}
-    with torch.no_grad(), momentgen.method("ap1"):
-        out, layers = propagated(net, given)
-        row["eps_mu_ap1"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in columns]
-        row["kl_ap1"] = kl(posterior, logits(out).mean.log_softmax(1))
+    with torch.no_grad():
+        layers = nn.moments(net, given, method="ap1")
+    row["eps_mu_ap1"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in columns]
+    row["kl_ap1"] = kl(posterior, logits(layers["output"]).mean.log_softmax(1))
     for label in ("fitted", "exact"):
         set_approximation(net, kind, label == "fitted")
-        with momentgen.method("ap2"):
-            out, layers = propagated(net, given)
+        with torch.no_grad():
+            layers = nn.moments(net, given, method="ap2")
         row[f"eps_mu_{label}"] = [eps_mu(layers[c].mean, truth.layers[c]) for c in columns]
         row[f"eps_sigma_{label}"] = [eps_sigma(layers[c].var, truth.layers[c]) for c in columns]
         for approximation in ("simplified", "logistic"):
             row[f"kl_{label}_{approximation}"] = kl(
-                posterior, functional.log_class_posterior(logits(out), 1, approximation)
+                posterior, functional.log_class_posterior(logits(layers["output"]), 1, approximation)
             )
     set_approximation(net, kind, False)
     return row

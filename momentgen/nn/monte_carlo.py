@@ -7,11 +7,10 @@ float64.  Memory is that of one chunk and two numbers per unit, for any n.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +23,11 @@ from momentgen.laws.convert import convert
 from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
 from momentgen.laws.nests import flattened
-from momentgen.laws.values import as_moments, certain, draw, lower
-from momentgen.nn.tables import Table, range_of, shown
+from momentgen.laws.values import as_moments, draw
 from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["MonteCarlo", "RunningMoments", "moments", "monte_carlo"]
-
-#: blocks of draws, whose spread is an error
-_BLOCKS: Final = 8
 
 
 class RunningMoments:
@@ -51,17 +46,14 @@ class RunningMoments:
     def update(self, chunk: Tensor) -> None:
         """Take in samples along the first dimension."""
         chunk = chunk.detach().double()
-        mean = chunk.mean(0)
-        self.merge(len(chunk), mean, (chunk - mean).square().sum(0))
-
-    def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
-        """Take in n samples by their mean and their sum of squares about it."""
-        total = self.count + n
-        if self.count:
+        mean, n, before = chunk.mean(0), len(chunk), self.count
+        squares = (chunk - mean).square().sum(0)
+        self.count = before + n
+        if before:
             shift = mean - self._mean
-            squares = self._squares + squares + shift.square() * (self.count * n / total)
-            mean = self._mean + shift * (n / total)
-        self.count, self._mean, self._squares = total, mean, squares
+            squares = self._squares + squares + shift.square() * (before * n / self.count)
+            mean = self._mean + shift * (n / self.count)
+        self._mean, self._squares = mean, squares
 
     def moments(self) -> Moments:
         """Mean and unbiased variance, in float64.
@@ -76,7 +68,7 @@ class RunningMoments:
 
 @dataclass(repr=False)
 class MonteCarlo:
-    """What sampling found; prints as a table of ranges, with the largest standard error of a mean.
+    """What sampling found.
 
     Args:
         n: number of samples.
@@ -85,30 +77,17 @@ class MonteCarlo:
             calls as ``NAME:1``, ``NAME:2``.  Where several draws went through in one call, layers without the batch in
             front of their output are left out.
         expected: means and variances of the functions asked for.
-        errors: standard errors of the average standard deviation of each layer, from blocks of draws.
     """
 
     n: int
     output: Moments
     layers: dict[str, Moments]
     expected: dict[str, Moments] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         more = f", expected={list(self.expected)}" if self.expected else ""
         shape = tuple(self.output.mean.shape)
         return f"MonteCarlo(n={self.n}, output of shape {shape}, {len(self.layers)} layers{more})"
-
-    def __str__(self) -> str:
-        columns = "layer,shape,mean: least,average,largest,± at most,std: least,average,largest"
-        made = Table(columns.split(","), words=2, title=f"{self.n:,} samples")
-        rows = [*self.layers.items(), ("(output)", self.output), *((f"E {k}", m) for k, m in self.expected.items())]
-        for name, found in rows:
-            std = found.var.sqrt()
-            error = range_of(std)[2] / math.sqrt(self.n)
-            shape = " × ".join(map(str, found.mean.shape))
-            made.add_row(name, shape, *shown((*range_of(found.mean), error, *range_of(std))))
-        return str(made)
 
 
 def monte_carlo(
@@ -160,7 +139,7 @@ def monte_carlo(
     if at_once > 1 and not _go_together(model, x if x is given.mean else Moments(given.mean, given.var), at_once):
         at_once = 1
     kept.restore()
-    layers: dict[str, list[RunningMoments]] = {}
+    layers: dict[str, RunningMoments] = {}
     asked = [lambda out: out, *(functions or {}).values()]  # the output itself, and what is asked of it
     found = [RunningMoments() for _ in asked]
     devices = [given.mean.device] if given.mean.is_cuda else []
@@ -170,8 +149,7 @@ def monte_carlo(
         value = out.mean if isinstance(out, Moments) else out
         # a layer counts where every pass has it
         if (not done or name in layers) and (k == 1 or (value.dim() and value.shape[0] % (k * batch) == 0)):
-            blocks = layers.setdefault(name, [RunningMoments() for _ in range(min(_BLOCKS, n // 2))])
-            blocks[done * len(blocks) // n].update(value.unflatten(0, (k, -1)) if k > 1 else value[None])
+            layers.setdefault(name, RunningMoments()).update(value.unflatten(0, (k, -1)) if k > 1 else value[None])
 
     with (
         torch.no_grad(),
@@ -193,16 +171,8 @@ def monte_carlo(
             done += k
             advance(done)
     output, *expected = (one.moments() for one in found)
-    of_layers, errors = {}, {}
-    for name, blocks in layers.items():
-        whole = RunningMoments()
-        for one in blocks:
-            if one.count:
-                whole.merge(one.count, one._mean, one._squares)
-        of_layers[name] = whole.moments()
-        spread = torch.stack([one.moments().var.sqrt().mean() for one in blocks if one.count > 1])
-        errors[name] = (spread.std() / len(spread) ** 0.5).item() if len(spread) > 1 else math.nan
-    return MonteCarlo(n, output, of_layers, dict(zip(functions or (), expected, strict=True)), errors)
+    of_layers = {name: running.moments() for name, running in layers.items()}
+    return MonteCarlo(n, output, of_layers, dict(zip(functions or (), expected, strict=True)))
 
 
 def _drawn(x: Moments | Tensor, given: Moments, times: int) -> Tensor:
@@ -266,14 +236,6 @@ def each_layer(model: torch.nn.Module, take: Callable[[str, Any], None], parents
     finally:
         for handle in handles:
             handle.remove()
-
-
-def propagated(model: torch.nn.Module, x: Moments | Tensor) -> tuple[Moments, dict[str, Moments]]:
-    """One pass by the method in force: the output, and every layer's output under the names of ``monte_carlo``."""
-    found: dict[str, Moments] = {}
-    with torch.no_grad(), each_layer(model, lambda name, out: found.update({name: lower(out)})):
-        out = model(x)
-    return out if isinstance(out, Moments) else certain(_value(out)), found
 
 
 class _Modules(torch.nn.Module):

@@ -98,7 +98,7 @@ def test_every_draw_starts_from_what_was_kept_before_the_call() -> None:
     torch.testing.assert_close(found.var.sqrt(), torch.full((2, 3), 0.5).double(), rtol=0.2, atol=0.0)
     assert (network.state - 2).abs().max() < 3  # that of the last draw
     before = network.state.clone()
-    momentgen.summary(network, x, samples=16, methods=("ap2",))
+    momentgen.summary(network, x, samples=16)
     assert torch.equal(network.state, before)
 
 
