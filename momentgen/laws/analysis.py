@@ -1,8 +1,7 @@
-"""What a function of one value is, and its moments: a generated op, a closed form, or quadrature split at its kinks.
+"""What a function of one value is, and its moments: a generated op, or quadrature split at its kinks.
 
-Its values at a few thousand places tell what it is, however it was written.  Known are the generated ops, squares,
-bells exp(−a (x + b)²), and two lines that meet.  The values also tell where it bends and jumps, and whether it is
-defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
+Its values at a few thousand places tell what it is, however it was written.  They also tell where it bends and jumps,
+and whether it is defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from momentgen.laws.numerics.quadrature import GRADED, elsewhere, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "Code", "bent", "is_defined", "moments", "root_of_affine"]
+__all__ = ["CLOSED", "Code", "is_defined", "moments", "root_of_affine"]
 
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
@@ -193,7 +192,7 @@ def _examined(steps: Steps) -> Facts:
     cuts = tuple(sorted({float(f"{place:.12g}") for place in (*bends, *poles)}))
     if poles and len(cuts) > _CUTS_AT_MOST:
         return undefined
-    kind, numbers = _form(f, {name for name, *_ in steps}, cuts, bool(poles))
+    kind, numbers = _form(f, {name for name, *_ in steps}, bool(poles))
     return kind, numbers, cuts, bool(poles)
 
 
@@ -234,11 +233,11 @@ _OPS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu_squared": lambda x: F.relu(x) ** 2, "silu": F.silu, "mish": F.mish, "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "hardswish": F.hardswish, "softsign": F.softsign,
     "tanhshrink": F.tanhshrink, "logistic_transform": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
-    "erf": torch.erf, "cos": torch.cos, "sin": torch.sin,
+    "erf": torch.erf, "cos": torch.cos, "sin": torch.sin, "relu": F.relu, "abs": torch.abs, "square": torch.square,
 }  # fmt: skip
 
 
-def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...], has_poles: bool) -> Any:
+def _form(f: Callable[[Tensor], Tensor], used: set[str], has_poles: bool) -> Any:
     """What function ``f`` is, from its values: a kind and its numbers."""
 
     def at(*places: float) -> list[float]:
@@ -252,22 +251,10 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...]
         scale = values[x.abs() <= 3].abs().max()
         return bool(((values - g(x)).abs() <= tolerance * (scale + values.abs())).all())
 
-    low, zero, high = at(-1.0, 1e-9, 1.0)
+    low, high = at(-1.0, 1.0)
     line = (high - low) / 2, (high + low) / 2
     if agrees(lambda x: line[0] * x + line[1], 1e-9, 300):
         return "itself", (*line, 1.0)
-    if used <= _POLYNOMIAL and not has_poles:
-        (zero,) = at(0.0)
-        scale = (high + low) / 2 - zero
-        if scale and agrees(lambda x: scale * x * x + line[0] * x + zero, 1e-9, 300):
-            middle = line[0] / (2 * scale)
-            return "square", (scale, middle, zero - scale * middle * middle)
-        return "polynomial", ()
-    if len(cuts) == 1 and not has_poles:
-        before, height, after = at(cuts[0] - 1, cuts[0], cuts[0] + 1)
-        before, after = height - before, after - height
-        if agrees(lambda x: height + after * F.relu(x - cuts[0]) - before * F.relu(cuts[0] - x), 1e-9, 300):
-            return "bent", (cuts[0], before, after, height)
     for name, op in _OPS.items():
         one, other = (float(op(torch.tensor(place, dtype=torch.float64))) for place in (1.0, -0.5))
         first, second = at(1.0, -0.5)
@@ -281,15 +268,7 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], cuts: tuple[float, ...]
         scale = high * (1 + math.exp(-inner)) / inner
         if agrees(lambda x: scale * F.silu(inner * x), 2e-6, 300):
             return "silu", (scale, 0.0, inner)
-    if used & {"exp", "exp2"} and zero and high / zero > 0 and low / zero > 0:
-        left, right = math.log(low / zero), math.log(high / zero)
-        steepness, slope = -(left + right) / 2, (right - left) / 2
-        if agrees(lambda x: zero * torch.exp(slope * x - steepness * x * x), 1e-9, 3):
-            if steepness < 1e-12:
-                return "exp", (zero, 0.0, slope)
-            middle = -slope / (2 * steepness)
-            return "bell", (zero * math.exp(steepness * middle * middle), steepness, middle)
-    return "integral", ()
+    return ("polynomial" if used <= _POLYNOMIAL and not has_poles else "integral"), ()
 
 
 # -------------------------------------------------------------------- moments
@@ -314,46 +293,12 @@ def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         if len(cuts) > _CUTS_AT_MOST and not code.tensors:  # as a function with kinks everywhere
             return quadrature(code.value, mean, var, 3 * GRADED, ())
         return quadrature(code.value, mean, var, GRADED, cuts, wide)
-    if kind == "square":
-        scale, middle, shift = numbers
-        square = (mean + middle).square()
-        return scale * (square + var) + shift, scale * scale * (2 * var * (var + 2 * square))
-    if kind == "bell":
-        height, steepness, middle = numbers
-        m, v = _bell(steepness, mean + middle, var)
-        return m * height, v * (height * height)
-    if kind == "bent":
-        kink, before, after, height = numbers
-        m, v = bent(mean - kink, var, before, after)
-        return m + height, v
     scale, shift, inner = numbers
     if kind == "itself":
         return scale * mean + shift, scale * scale * var
     op = getattr(momentgen.generated, kind)
     m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
     return (m if scale == 1 and shift == 0 else m * scale + shift), (v if scale == 1 else v * (scale * scale))
-
-
-def _bell(steepness: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-    """Moments of exp(−a X²), a ≥ 0."""
-    once, twice = 1 + 2 * steepness * var, 1 + 4 * steepness * var
-    square = steepness * mean * mean
-    first, second = (-square / once).exp() * once.rsqrt(), (-2 * square / twice).exp() * twice.rsqrt()
-    # log of the second moment over the squared mean: nothing cancels where that is small
-    spread = steepness * var
-    share = 4 * square * spread / (once * twice) + torch.log1p(4 * spread * spread / twice) / 2
-    return first, torch.where(share < 1, first * first * share.clamp_max(1).expm1(), second - first * first)
-
-
-def bent(mean: Tensor, var: Tensor, before: Any, after: Any) -> tuple[Tensor, Tensor]:
-    """Moments of a X⁺ − b X⁻, of the slopes b before 0 and a after it: X⁺X⁻ = 0.
-
-    The three terms of the variance keep at least 3/4 of their absolute sum, so nothing cancels.
-    """
-    relu = momentgen.generated.relu
-    (up, up_var), (down, down_var) = relu(mean, var), relu(-mean, var)
-    total = after * after * up_var + before * before * down_var + 2 * after * before * up * down
-    return after * up - before * down, total
 
 
 def _cuts(code: Code, mean: Tensor) -> Iterator[Tensor]:

@@ -23,9 +23,6 @@ from momentgen.laws.numerics.root import at_least
 from momentgen.laws.programs import (
     EXPANSIONS,
     IDENTITIES,
-    affine_in,
-    is_curved,
-    number_of,
     own_programs_of,
     programs_of,
     reshapes,
@@ -33,10 +30,7 @@ from momentgen.laws.programs import (
 )
 from momentgen.laws.table import Entry
 
-__all__ = ["CASTS", "exp_of_sum", "made_by", "operation", "pattern", "scaled", "variance"]
-
-#: functions that change a dtype
-CASTS = frozenset(("to", "float", "double", "half", "bfloat16", "type_as", "type"))
+__all__ = ["made_by", "pattern", "scaled", "variance"]
 
 
 def pattern(entry: Entry, a: Any, b: Any) -> Any:
@@ -65,17 +59,6 @@ def scaled(law: Law, beside: Callable[[Any], bool] = lambda made: False) -> Law:
 def made_by(law: Any) -> str:
     """The function of which ``law`` is the result; empty if that is not known."""
     return "" if not isinstance(law, Law) or law._made is None else law._made[0].name
-
-
-def operation(law: Law) -> tuple[str, Law, Any] | None:
-    """The sum, difference, product or quotient that ``law`` is, of a law of its shape and a certain value in order."""
-    if made_by(law) not in ("add", "sub", "mul", "div"):
-        return None
-    entry, (first, second, *_), kwargs = law._made  # type: ignore[misc]
-    inner, other = (first, second) if isinstance(first, Law) else (second, first)
-    if kwargs.get("alpha", 1) != 1 or not isinstance(inner, Law) or isinstance(other, Law) or inner.shape != law.shape:
-        return None
-    return None if inner is second and entry.name in ("sub", "div") else (entry.name, inner, other)
 
 
 def _reduced(law: Any, name: str, of: Any) -> tuple[int, ...] | None:
@@ -230,26 +213,3 @@ def _softmax(a: Any, b: Any) -> Any:
     if made_by(shift) in ("below_maximum", "centred") and shift._made[1][1] == dims:  # type: ignore[index]
         logits = shift._made[1][0]  # type: ignore[index]
     return torch.softmax(logits, dims[0])
-
-
-def exp_of_sum(x: Law) -> Any:
-    """``exp(a Σ u + b)`` of curved u, as the product of ``exp(a u)`` times ``exp(b)``; None for another power."""
-    if (found := affine_in(x)) is None:
-        return None
-    source, scale, shift = found
-    made = None if source.history is None else source.history.known()
-    if made is None or made[0].name not in ("sum", "mean") or source.parts[0].shape != x.shape:
-        return None
-    entry, (summed, dims, keepdim), _ = made
-    if not is_curved(summed):
-        return None
-    if entry.name == "mean":
-        scale = scale / math.prod(summed.shape[d] for d in dims)
-    if not keepdim:
-        for d in dims:
-            scale = scale.unsqueeze(d)
-    flat = number_of(scale.reshape(-1)[:1])  # one number has closed forms
-    product: Any = torch.exp(summed * (flat if flat is not None and bool((scale == flat).all()) else scale))
-    for d in dims:
-        product = product.prod(d, keepdim=True)
-    return product.reshape(x.shape) * shift.exp()

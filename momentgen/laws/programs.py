@@ -24,7 +24,7 @@ from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
-    "CHOICES", "EXPANSIONS", "IDENTITIES", "affine_in", "alike", "applied", "integrated", "is_curved",
+    "CHOICES", "EXPANSIONS", "IDENTITIES", "alike", "applied", "integrated",
     "note_if_related", "number_of", "own_programs_of", "programs_of", "reshapes", "same_value",
 ]  # fmt: skip
 
@@ -129,21 +129,6 @@ def alike(first: Law, *others: Law) -> bool:
     )
 
 
-def is_curved(law: Law) -> bool:
-    """Whether a law is a function of one value that is not affine."""
-    return not programs_of(law)[-1].is_affine
-
-
-def affine_in(law: Law) -> tuple[Source, Tensor, Tensor] | None:
-    """The value that a law is affine in, with the factor and the summand, each element alone; None if it is not."""
-    found = programs_of(law)[-1]
-    if found.moves or not found.is_affine:
-        return None
-    zero = torch.zeros(law.shape, dtype=law.dtype, device=law.device)
-    shift = found.code.value(zero)
-    return found.source, found.code.value(zero + 1) - shift, shift
-
-
 def same_value(a: Law, b: Law) -> bool:
     """Whether two laws are one value: the same object, or moved from one in the same way."""
     if a is b:
@@ -226,8 +211,7 @@ def _composed(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
     found = []
     for start in programs_of(laws[0]):
         own = [next(filter(start.starts_as, programs_of(law)), None) for law in laws]
-        fixed = start.moves and any(isinstance(arg, Tensor) and arg.numel() != 1 for arg in plain)
-        if not fixed and None not in own and not any(isinstance(arg, tuple | list) for arg in plain):
+        if None not in own and not any(isinstance(arg, tuple | list) for arg in plain):
             found.append(_called(start, entry, plain, [*kwargs], own))
     return found
 
@@ -286,7 +270,7 @@ def _called(start: Program, entry: Entry, plain: list[Any], words: list[str], ow
         start.moves,
         Code(tuple(steps), (*calls, entry.call), tuple(tensors)),
         (*seen, *versions(tuple(arg for arg in plain if isinstance(arg, Tensor)))),
-        start.is_affine and entry.name in _AFFINE and len(own) == 1 and over,
+        start.is_affine and (entry.name in _AFFINE or entry.name in CHOICES) and len(own) == 1 and over,
     )
 
 
@@ -295,9 +279,12 @@ def _moved(law: Law, entry: Entry, args: tuple[Any, ...], named: dict[str, Any])
     inner, *rest, place = args
     found = []
     for program in programs_of(inner):
-        if any(tensor.numel() != 1 for tensor in program.code.tensors):
-            continue
-        moves, before = program.moves, inner.shape
+        moves, before, code = program.moves, inner.shape, program.code
+        if any(tensor.numel() != 1 for tensor in code.tensors):
+            if not reshapes((entry, args, named)) or any(name == "prelu" for name, *_ in code.steps):
+                continue  # tensors are of one shape
+            own = (one if one.numel() == 1 else one.expand(before).reshape(law.shape) for one in code.tensors)
+            code = code._replace(tensors=tuple(own))
         if reshapes((entry, args, named)):
             if moves and moves[-1].entry is _RESHAPE:
                 moves, before = moves[:-1], moves[-1].before
@@ -305,7 +292,7 @@ def _moved(law: Law, entry: Entry, args: tuple[Any, ...], named: dict[str, Any])
         else:
             moves += (Move(entry, tuple(rest), named, place, before),)
         seen = versions(tuple(arg for arg in rest if isinstance(arg, Tensor)))
-        found.append(program._replace(moves=moves, seen=(*program.seen, *seen)))
+        found.append(program._replace(moves=moves, code=code, seen=(*program.seen, *seen)))
     return found
 
 

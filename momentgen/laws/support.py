@@ -12,8 +12,6 @@ from momentgen.laws.table import KINDS
 
 __all__ = ["LAWS", "Support", "support"]
 
-#: functions whose rule refuses them, with the reason
-_REFUSED = ("logsumexp",)
 LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels)
 
 
@@ -49,10 +47,9 @@ def support() -> Support:
     >>> ("affine", "linear", (True, True, True)) in support().rows
     True
     """
-    refusing = (*UNDEFINED, *_REFUSED)  # of all laws but certain ones
 
     def has(law: type[Law], kind: str, name: str) -> bool:
-        return rule_of(law, name, kind) is not None and (law is Point or name not in refusing)
+        return rule_of(law, name, kind) is not None and (law is Point or name not in UNDEFINED)
 
     rows = ((kind, name, tuple(has(law, kind, name) for law in LAWS)) for kind in KINDS for name in KINDS[kind])
     return Support(tuple(rows))

@@ -70,8 +70,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     # affine in the first argument, with certain coefficients
     "affine": names(
         "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d avg_pool1d avg_pool2d "
-        "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d mean sum cumsum interpolate pad fold "
-        "embedding_bag diff"
+        "avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d mean sum cumsum interpolate pad fold"
     ),
     # values are moved, copied or converted, never computed
     "movement": names(
@@ -93,7 +92,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "exp2 sinh cosh asinh erfc sinc clamp clamp_min clamp_max prelu pow sqrt rsqrt reciprocal log log2 log10 "
         "log1p acos asin acosh atanh tan lgamma digamma logit erfinv"
     ),
-    "product": names("matmul rmatmul mm bmm mv dot inner outer einsum bilinear tensordot"),
+    "product": names("matmul rmatmul mm bmm mv dot inner outer einsum tensordot"),
     "maximum": names(
         "maximum minimum fmax fmin max min amax amin max_pool1d max_pool2d max_pool3d adaptive_max_pool1d "
         "adaptive_max_pool2d adaptive_max_pool3d"
@@ -105,18 +104,19 @@ KINDS: dict[str, tuple[str, ...]] = {
     "normalise": names("layer_norm rms_norm group_norm instance_norm batch_norm normalize"),
     "softmax": ("softmax", "log_softmax"),
     # sample statistics of a random input
-    "statistic": names("var std var_mean std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d logsumexp prod"),
+    "statistic": names("var std var_mean std_mean norm vector_norm"),
     # written over other functions
     "composite": names(
         "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv cdist trace "
+        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trace "
         "linalg_vecdot vdot"
     ),
     # without a rule for random values: few networks train with them, and the default samples them
     "sampled": names(
         "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn "
         "complex view_as_complex view_as_real imag trapezoid trapz cumulative_trapezoid gradient cross kron "
-        "chain_matmul linalg_multi_dot grid_sample affine_grid"
+        "chain_matmul linalg_multi_dot grid_sample affine_grid bilinear embedding_bag diff cdist prod logsumexp "
+        "lp_pool1d lp_pool2d lp_pool3d"
     ),
     # a tensor's form, not its values
     "query": names(
@@ -190,7 +190,7 @@ _OPERANDS: dict[str, tuple[str, ...]] = {
     "index_put_": names("input indices values"), "masked_fill": names("input mask value"),
     **dict.fromkeys(names("scatter scatter_add"), names("input dim index src")), "where": (), "split": names("tensor"),
     **dict.fromkeys(names("cat stack hstack vstack dstack column_stack"), names("tensors")),
-    "bilinear": names("input1 input2 weight bias"), "scaled_dot_product_attention": names("query key value"),
+    "scaled_dot_product_attention": names("query key value"),
 }  # fmt: skip
 
 #: operators after which Python binds the left name to what they return

@@ -29,14 +29,14 @@ from momentgen.runtime.inputs import DTYPES
 __all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "Sequential", "set_variant"]
 
 _DIMENSIONS = names(
-    "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool LPPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
+    "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
     "ZeroPad ReflectionPad ReplicationPad CircularPad"
 )
 #: classes of torch.nn that stand behind the border under their own names, besides the activations
 _TORCHS: tuple[str, ...] = (
     *(f"{stem}{d}d" for stem in _DIMENSIONS for d in (1, 2, 3)),
     *names(
-        "Linear Bilinear Embedding EmbeddingBag Identity Flatten Unflatten Unfold Fold ChannelShuffle PixelShuffle "
+        "Linear Embedding EmbeddingBag Identity Flatten Unflatten Unfold Fold ChannelShuffle PixelShuffle "
         "PixelUnshuffle Upsample UpsamplingBilinear2d UpsamplingNearest2d Dropout Dropout1d Dropout2d Dropout3d "
         "AlphaDropout FeatureAlphaDropout RReLU PReLU GLU LayerNorm GroupNorm RMSNorm Softmax Softmax2d Softmin "
         "LogSoftmax RNN LSTM GRU RNNCell LSTMCell GRUCell MultiheadAttention Transformer TransformerEncoder "

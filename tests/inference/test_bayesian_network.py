@@ -255,20 +255,10 @@ def _tokens() -> torch.nn.Module:
     return Of(lambda net, tokens: net.last(net.table(tokens).sum(-2)), **parts)
 
 
-def _pairs() -> torch.nn.Module:
-    return Of(lambda net, x: net.meet(x, x.flip(-1)), meet=torch.nn.Bilinear(4, 4, 2))
-
-
 @pytest.mark.parametrize("method", ["ap1", "ap2", "local"])
-@pytest.mark.parametrize(
-    ("make", "x"), [(_tokens, torch.tensor([[0, 1, 2], [3, 4, 0]])), (_pairs, torch.linspace(-1, 1, 8).view(2, 4))]
-)
-def test_embeddings_and_bilinear_maps_with_random_weights_have_the_moments_of_samples(
-    make: Any, x: Tensor, method: Any
-) -> None:
+def test_embeddings_with_random_weights_have_the_moments_of_samples(method: Any) -> None:
     torch.manual_seed(0)
-    network = randomise(make().double().eval(), MeanField(std=0.2))
-    x = x.double() if x.is_floating_point() else x
+    network, x = randomise(_tokens().double().eval(), MeanField(std=0.2)), torch.tensor([[0, 1, 2], [3, 4, 0]])
     with torch.no_grad(), momentgen.method("sample"):
         drawn = torch.stack([network(x).mean for _ in range(3000)])
     with torch.no_grad(), momentgen.method(method):

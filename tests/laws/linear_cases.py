@@ -94,11 +94,6 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "pad, replicate": (lambda x: F.pad(x, (1, 1), mode="replicate"), ((1, 1, 3),)),
     "pad, circular": (lambda x: F.pad(x, (1, 1, 1, 0), mode="circular"), ((1, 1, 3, 3),)),
     "fold": (lambda x: F.fold(x, (3, 3), 2), ((1, 4, 4),)),
-    "embedding_bag": (
-        lambda w: F.embedding_bag(torch.tensor([[0, 2], [2, 1]]), fixed(3, 2), per_sample_weights=w, mode="sum"),
-        ((2, 2),)),
-    "diff, second, along a dim": (lambda x: x.diff(2, 0), ((4, 2),)),
-    "diff, with ends": (lambda x, y: torch.diff(x, dim=1, prepend=y, append=fixed(2, 1)), ((2, 3), (2, 1))),
     # arithmetic
     "add, broadcast": (lambda x, y: x + y, ((3, 1), (2,))),
     "add, a tensor": (lambda x: x + fixed(4), ((4,),)),
@@ -129,7 +124,6 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "einsum, one operand": (lambda x: torch.einsum("bij->bj", x), ((2, 3, 2),)),
     "einsum, a trace": (lambda x: torch.einsum("ii->", x), ((3, 3),)),
     "einsum, an index of one operand": (lambda x: torch.einsum("bi,jk->bj", x, fixed(2, 3)), ((2, 3),)),
-    "bilinear": (lambda x: F.bilinear(x, fixed(2, 2), fixed(4, 3, 2), fixed(4)), ((2, 3),)),
     # composites
     "addmm": (lambda b, x: torch.addmm(b, x, fixed(3, 4), beta=0.5, alpha=2), ((4,), (2, 3))),
     "addmm, in place": (lambda b: b.clone().addmm_(fixed(2, 3), fixed(3, 4)), ((2, 4),)),
@@ -154,9 +148,6 @@ LINEAR: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     ),
     "instance_norm": (lambda x: F.instance_norm(x, fixed(3), fixed(3).square() + 1, use_input_stats=False),
         ((2, 3, 2),)),
-    "lp_pool1d": (lambda x: F.lp_pool1d(x, 1, 3, 2, ceil_mode=True), ((1, 2, 6),)),
-    "lp_pool2d": (lambda x: F.lp_pool2d(x, 1, 2), ((1, 1, 4, 5),)),
-    "lp_pool3d": (lambda x: F.lp_pool3d(x, 1, 2), ((1, 1, 2, 4, 2),)),
 }  # fmt: skip
 
 _MASK = torch.tensor([[True, False, True], [False, False, True]])

@@ -18,7 +18,6 @@ import momentgen.generated
 from momentgen import Moments, noisy
 from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal, listening
-from momentgen.laws.numerics.quadrature import quadrature
 
 DRAWS = 200_000
 
@@ -29,7 +28,6 @@ def _row(*means: float, std: float = 1.0) -> Moments:
 
 #: at mean 0, where slopes are 0, and beside it
 AT_ZERO, BESIDE = _row(0.0, 0.0, 0.0), _row(0.3, -0.5, 1.0, std=0.7)
-CENTRES = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
 MASK = torch.tensor([True, False, True])
 PRELU = torch.tensor([0.25], dtype=torch.float64)
 
@@ -53,18 +51,6 @@ TWICE: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "gelu(x) - x": (lambda x: F.gelu(x) - x, BESIDE),
     "sigmoid(x) + relu(x)": (lambda x: torch.sigmoid(x) + F.relu(x), AT_ZERO),
 }
-#: of a sum over values
-SUMS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
-    "rbf": (lambda x: torch.exp(-(x**2).sum(-1) / 2), BESIDE),
-    "rbf of centres": (lambda x: torch.exp(-0.7 * (x[..., None, :] - CENTRES).pow(2).sum(-1)), BESIDE),
-    "rbf of widths": (lambda x: torch.exp(-((x[..., None, :] - CENTRES) ** 2).mean(-1) * (CENTRES[:, 0] + 0.5) - 1),
-        BESIDE),
-    "exp of a sum of functions": (lambda x: torch.exp(torch.tanh(x).sum(-1, keepdim=True)), BESIDE),
-    "cdist": (lambda x: torch.cdist(x, CENTRES), BESIDE),
-    "rbf by cdist": (lambda x: torch.exp(-(torch.cdist(x, CENTRES) ** 2) / 2), BESIDE),
-    "prod": (lambda x: x.prod(-1), BESIDE),
-    "prod of all": (lambda x: (x + 1).prod(1, keepdim=True), AT_ZERO),
-}  # fmt: skip
 #: pointwise functions one after another
 CHAINS: dict[str, tuple[Callable[[Any], Any], Moments]] = {
     "exp(-x**2/2)": (lambda x: torch.exp(-(x**2) / 2), _row(1.0)),
@@ -106,9 +92,9 @@ def assert_within_5_percent(function: Callable[[Any], Any], x: Moments, method: 
     assert ((out.var.sqrt() - std).abs() <= 0.05 * std).all()
 
 
-@pytest.mark.parametrize("name", [*TWICE, *SUMS, *CHAINS])
+@pytest.mark.parametrize("name", [*TWICE, *CHAINS])
 def test_a_function_of_one_value_is_within_5_percent(name: str, method: str) -> None:
-    assert_within_5_percent(*{**TWICE, **SUMS, **CHAINS}[name], method)
+    assert_within_5_percent(*{**TWICE, **CHAINS}[name], method)
 
 
 @pytest.mark.parametrize(
@@ -196,16 +182,6 @@ def test_relu_squared_written_by_hand_calls_its_op() -> None:
         found = (F.relu(diagonal(*_row(-0.7, std=0.8))) ** 2).moments()
     wanted = momentgen.generated.relu_squared(*_row(-0.7, std=0.8))
     torch.testing.assert_close(found, wanted)
-    assert not notes
-
-
-def test_a_bell_is_in_closed_form() -> None:
-    mean, var = torch.tensor([-0.4, 1.0, 2.0]).double(), torch.tensor([1e-12, 0.5, 0.2]).double()
-    with listening() as notes:
-        found = torch.exp(-0.7 * (diagonal(mean, var) + 0.2) ** 2 + 0.1).moments()  # type: ignore[operator]
-    wanted = quadrature(lambda x: torch.exp(-0.7 * (x + 0.2) ** 2 + 0.1), mean, var, 60)
-    torch.testing.assert_close(found.mean, wanted[0], rtol=1e-9, atol=0)
-    torch.testing.assert_close(found.var, wanted[1], rtol=1e-6, atol=0)
     assert not notes
 
 
@@ -329,7 +305,7 @@ def test_a_root_is_no_part_of_an_integral_that_its_argument_does_not_reach(metho
     assert notes
 
 
-@pytest.mark.parametrize("function", [lambda x: torch.tanh(F.relu(x)) * x, lambda x: torch.exp(-(x**2).sum(-1))])
+@pytest.mark.parametrize("function", [lambda x: torch.tanh(F.relu(x)) * x, lambda x: torch.exp(-(x**2))])
 def test_a_chain_compiles_to_the_same_moments(function: Callable[[Any], Any]) -> None:
     net = momentgen.convert(Of(function), "ap2")
     torch._dynamo.reset()

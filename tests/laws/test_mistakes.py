@@ -195,6 +195,12 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "kron": lambda x: torch.kron(x, _GRID[0, 0, :1]),
     "linalg_multi_dot": lambda x: torch.linalg.multi_dot([x, *_COLUMNS]),
     "cumprod": lambda x: torch.cumprod(x, 1),
+    "prod": lambda x: x[:, :3].prod(1, keepdim=True),
+    "diff": lambda x: torch.diff(x, dim=1),
+    "cdist": lambda x: torch.cdist(x.view(-1, 4, 3), _ROWS)[:, 0],
+    "logsumexp": lambda x: x.logsumexp(1, keepdim=True),
+    "lp_pool1d": lambda x: F.lp_pool1d(x[:, None], 2, 3)[:, 0],
+    "bilinear": lambda x: F.bilinear(x, x, torch.eye(12).double()[None]),
 }
 
 

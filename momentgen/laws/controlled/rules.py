@@ -54,7 +54,7 @@ def rule_of(call: Call) -> Rule | None:
 _PLAIN: Final = frozenset(
     names(
         "add sub rsub neg fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn "
-        "hfftn ihfftn complex view_as_complex view_as_real imag trace trapezoid trapz requires_grad_"
+        "hfftn ihfftn complex view_as_complex view_as_real imag trace trapezoid trapz diff requires_grad_"
     )
 )
 #: decisions that choose values, and so have a derivative
@@ -80,8 +80,8 @@ def is_linear(call: Call) -> bool:
         return random == [0] and call.function is F.batch_norm and not call.argument(5, "training", False)
     if kind == "affine" or name in ("addmm", "addbmm", "baddbmm", "addmv", "addr"):
         factors = {0, 1} if kind == "affine" else {1, 2}
-        return name != "embedding_bag" and not factors <= set(random)
-    return len(random) == 1 and (kind == "product" or name == "mul")
+        return not factors <= set(random)
+    return len(random) == 1 and (kind == "product" or name in ("mul", "bilinear"))
 
 
 # ------------------------------------------------------------------- pointwise

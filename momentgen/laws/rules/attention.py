@@ -1,13 +1,13 @@
 """Attention, by torch's function or written by hand: ``softmax(scale · q kᵀ + bias) @ v``.
 
-What is written by hand is found from the laws that each step remembers.  The scale may come before or after, masks may
-be added or filled in, and weights may have dropout.  Shape and dtype may change in between.
+What is written by hand is found where the logits are affine in the product: the scale may come before or after, masks
+may be added or filled in.  Weights may have dropout, and another shape.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +17,8 @@ from momentgen.laws.law import Law, rule
 from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import at_least
 from momentgen.laws.numerics.softmax import log_odds, probabilities
-from momentgen.laws.patterns import CASTS, made_by, operation, scaled
-from momentgen.laws.programs import number_of
+from momentgen.laws.patterns import made_by, scaled
+from momentgen.laws.programs import CHOICES, Program, programs_of
 from momentgen.laws.table import Entry
 
 __all__ = ["attention", "by_hand", "gram"]
@@ -35,7 +35,7 @@ def attention(
     query: Pair,
     key: Pair,
     value: Pair,
-    scale: float,
+    scale: Any,
     bias: Tensor | None = None,
     drop: float = 0.0,
     *,
@@ -61,7 +61,7 @@ def attention(
         query: mean and variance (None: certain) of the queries, shape ``(..., L, E)``.
         key: of the keys, shape ``(..., S, E)``.
         value: of the values, shape ``(..., S, Ev)``.
-        scale: factor of the logits, usually ``E**-0.5``.
+        scale: factor of the logits, usually ``E**-0.5``; a number, or a tensor of one for each matrix.
         bias: certain, added to the logits, broadcastable to ``(..., L, S)``; ``-inf`` masks a key.
         drop: probability with which a dropout sets each weight to 0 (the others are scaled up), as a random variable.
         nothing: the mean of an output whose query has all of its keys masked.  A softmax of such logits is NaN in
@@ -109,7 +109,7 @@ def _random_weights(
     k: Tensor,
     vk: Tensor | None,
     v: Tensor,
-    scale: float,
+    scale: Any,
     masked: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Second moments of the weights; mean of the output, and its variance for certain values."""
@@ -146,136 +146,81 @@ def _random_weights(
 
 
 #: a summand of the logits that is this low is a mask
-_MASKED = -1e3
+_MASK = -1e3
 
 
 def attended(
-    query: Any, key: Any, value: Any, scale: float, bias: Any, drop: float = 0.0, nothing: float = math.nan
+    query: Any, key: Any, value: Any, scale: Any, bias: Any, drop: float = 0.0, nothing: float = math.nan
 ) -> Any:
     """Attention by its rule for moments, see :func:`attention`; of laws or tensors, with a certain summand ``bias``."""
     if any(pair(part)[1] is not None for part in (query, key)):
         note("attention: queries, keys and values taken as independent of each other")
     if isinstance(bias, torch.Tensor):
         # A mask by very low numbers is one by minus infinity, but for rows that are all masked, which it leaves finite.
-        low = bias < _MASKED
+        low = bias < _MASK
         low = low & ~low.all(-1, keepdim=True)
         bias = torch.where(low | (bias == -torch.inf), -torch.inf, bias.clamp_min(-1e9))
     return made(*attention(pair(query), pair(key), pair(value), scale, bias, drop, nothing=nothing))
 
 
-class _Weights(NamedTuple):
-    """Weights ``softmax(scale · q kᵀ + bias)``, with dropout or not, and the leading dimensions of the product."""
-
-    query: Any
-    key: Any
-    scale: Any
-    bias: Any
-    drop: float
-    batch: tuple[int, ...]
-
-
-def _bare(law: Any) -> Law:
-    """``law`` without what leaves its values, but for their dtype."""
-    return scaled(law, lambda made: made[0].name in CASTS)
-
-
-def _is_batched_alike(law: Law, inner: Law) -> bool:
-    return law.ndim > 1 and inner.ndim > 1 and law.shape[-2:] == inner.shape[-2:]
-
-
-def _weights(law: Any) -> _Weights | None:
-    """The weights that ``law`` is, if they are of attention."""
-    if not isinstance(law, Law):
+def _logits(program: Program, shape: torch.Size) -> tuple[Any, Any, Any, Any] | None:
+    """Query, key, scale and summand of logits that are affine in a product, alike for all of a matrix or masked."""
+    known = None if program.source.history is None else program.source.history.known()
+    if known is None or known[0].name not in ("matmul", "rmatmul", "mm", "bmm") or known[2] or not program.is_affine:
         return None
-    law, drop = _bare(law), 0.0
-    while made_by(law) == "dropout" or made_by(law) in RESHAPES:
-        inner = _bare(law._made[1][0])
-        if not _is_batched_alike(law, inner) or (made_by(law) == "dropout" and drop):
+    code, (query, key) = program.code, known[1][:2]
+    if (
+        query.ndim < 2
+        or key.ndim < 2
+        or not program.only_reshapes()
+        or shape[-2:] != program.source.parts[0].shape[-2:]
+    ):
+        return None
+    for name, args, _ in code.steps:
+        numbers = [arg for arg in args if isinstance(arg, int | float)]
+        factors = [code.tensors[arg[1]] for arg in args if type(arg) is tuple and arg[0] == "tensor"]
+        if name in CHOICES and not (numbers and numbers[0] <= _MASK):
             return None
-        drop = law._made[1][1] if made_by(law) == "dropout" else drop
-        law = inner
-    if made_by(law) != "softmax":
-        return None
-    logits, dim = law._made[1]
-    if not isinstance(logits, Law) or logits.ndim < 2 or dim % logits.ndim != logits.ndim - 1:
-        return None
-    scale: Any = 1.0
-    bias: Any = None
-    logits = _bare(logits)
-    while made_by(logits) not in ("matmul", "rmatmul", "mm", "bmm"):
-        if made_by(logits) in RESHAPES:
-            inner = _bare(logits._made[1][0])  # type: ignore[index]
-            if not _is_batched_alike(logits, inner):
-                return None
-            if bias is not None and bias.dim() > 2:
-                bias = bias.expand(logits.shape).reshape(inner.shape)
-            logits = inner
-            continue
-        step = _step(logits)
-        if step is None:
+        if name in ("mul", "div") and any(one.numel() > 1 and one.shape[-2:] != (1, 1) for one in factors):
             return None
-        inner, term, factor = step
-        if term is not None:
-            term = term if isinstance(scale, float) and scale == 1.0 else term * scale
-            bias = term if bias is None else bias + term
-        scale = scale * factor
-        logits = _bare(inner)
-    _, args, kwargs = logits._made  # type: ignore[misc]
-    batch = tuple(logits.shape[:-2])
-    query, key = args[0], args[1]
-    if kwargs or query.ndim < 2 or key.ndim < 2:
-        return None
-    return _Weights(query, key.transpose(-2, -1), scale, bias, drop, batch)
-
-
-def _step(law: Law) -> tuple[Law, Any, Any] | None:
-    """One function between a product and its softmax: the law below, what is added, by what it is multiplied."""
-    name = made_by(law)
-    if name in ("masked_fill", "where"):
-        args = law._made[1]  # type: ignore[index]
-        if name == "masked_fill":
-            inner, mask, fill = args
-        elif isinstance(args[1], Law) and args[1].RANK:
-            inner, mask, fill = args[1], args[0].logical_not(), args[2]
-        else:
-            inner, mask, fill = args[2], args[0], args[1]
-        is_constant = isinstance(fill, Tensor) and (fill.numel() == 1 or not any(fill.stride()))
-        lowest = fill.flatten()[0] if is_constant else fill
-        number = number_of(lowest)
-        if not isinstance(inner, Law) or inner.shape != law.shape or number is None or number > _MASKED:
-            return None
-        zero = torch.zeros((), dtype=law.dtype, device=law.device)
-        return inner, torch.where(mask, zero + max(number, -1e9 if number > -math.inf else -math.inf), zero), 1.0
-    if (found := operation(law)) is None:
-        return None
-    _, inner, other = found
-    if name in ("mul", "div"):
-        if isinstance(other, Tensor) and other.dim() and other.numel() > 1 and other.shape[-2:] != (1, 1):
-            return None
-        return inner, None, other if name == "mul" else 1 / other
-    if not isinstance(other, Tensor):
-        return inner, None, 1.0  # the same for all keys
-    return inner, other if name == "add" else -other, 1.0
+    zero = torch.zeros((1,) * len(shape), dtype=torch.float64, device=query.device)
+    bias, above = code.value(zero), code.value(zero + 1)
+    kept = bias > _MASK
+    slope = torch.where(kept, above - bias, 0).sum((-2, -1), keepdim=True) / kept.sum((-2, -1), keepdim=True)
+    return query, key.transpose(-2, -1), slope.to(query.dtype), bias.to(query.dtype) if code.tensors else None
 
 
 def by_hand(weights: Any, value: Any) -> Any:
     """``softmax(scale · q kᵀ + bias) @ v`` written by hand, by the rule of attention; None if it is not that.
 
     Args:
-        weights: a law that may be the softmax of such logits, or a value where the other has them, transposed.
+        weights: a law that may be the softmax of such logits.
         value: a law or a tensor.
     """
-    found = _weights(weights)
-    if found is None:
-        other = _transposed(value)
-        if other is None or _weights(other) is None or not isinstance(weights, Law | Tensor) or weights.ndim < 2:
-            return None
-        out = by_hand(other, weights.transpose(-2, -1))
-        return None if out is None else out.transpose(-2, -1)
-    if value.ndim < 2:
+    if not isinstance(weights, Law):
         return None
-    query, key, scale, bias, drop, batch = found
-    if (own := tuple(weights.shape[:-2])) == batch:
+    law, drop, own = scaled(weights), 0.0, weights.shape[:-2]
+    while made_by(law) == "dropout" or made_by(law) in RESHAPES:
+        inner = scaled(law._made[1][0])  # type: ignore[index]
+        if inner.shape[-2:] != weights.shape[-2:] or (made_by(law) == "dropout" and drop):
+            return None
+        drop, law = law._made[1][1] if made_by(law) == "dropout" else drop, inner  # type: ignore[index]
+    if made_by(law) != "softmax" or value.ndim < 2:
+        return None
+    logits, dim = law._made[1]  # type: ignore[index]
+    found = None
+    if isinstance(logits, Law) and logits.ndim > 1 and dim % logits.ndim == logits.ndim - 1:
+        found = next(filter(None, (_logits(one, logits.shape) for one in programs_of(logits))), None)
+    if found is None:
+        note("a softmax times values: its weights are taken as independent, for they are not those of attention", True)
+        return None
+    query, key, scale, bias = found
+    batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    if bias is not None and bias.shape[:-2].numel() > 1 and batch != logits.shape[:-2]:
+        bias = bias.expand(logits.shape).reshape(*batch, *logits.shape[-2:])
+    if scale.numel() > 1 and batch != logits.shape[:-2]:
+        scale = scale.expand(*logits.shape[:-2], 1, 1).reshape(*batch, 1, 1)
+    if own == batch:
         return attended(query, key, value, scale, bias, drop)
     value = value.expand(*own, *value.shape[-2:]).reshape(*batch, *value.shape[-2:])
     out = attended(query, key, value, scale, bias, drop)

@@ -16,8 +16,7 @@ from torch.nn.modules.rnn import RNNBase
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws.diagonal import Diagonal, made, pair
-from momentgen.laws.law import Law, Rule, laws_in, rule
-from momentgen.laws.notes import unsupported
+from momentgen.laws.law import Law, Rule, rule
 from momentgen.laws.programs import alike
 from momentgen.laws.table import Entry
 
@@ -152,20 +151,12 @@ def _glu(x: Any, dim: int = -1) -> Any:
     return first * torch.sigmoid(second)
 
 
-def _cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: Any = None) -> Any:
-    """Distances of all pairs of rows: roots of sums of squares."""
-    if p != 2:
-        raise unsupported(torch.cdist, laws_in((x1, x2))[0], f"the distance of p = 2 has a rule, got {p!r}")
-    return torch.sqrt((x1.unsqueeze(-2) - x2.unsqueeze(-3)).square().sum(-1))
-
-
 def _times(x: Any, factor: Any) -> Any:
     return x if factor == 1 else x * factor
 
 
 _WRITTEN: dict[str, Callable[..., Any]] = {
     "glu": _glu,
-    "cdist": _cdist,
     "softmin": lambda input, dim=None, _stacklevel=3, dtype=None: F.softmax(-input, dim, dtype=dtype),
     "addcmul": lambda input, tensor1, tensor2, value=1: input + _times(tensor1 * tensor2, value),
     "addcdiv": lambda input, tensor1, tensor2, value=1: input + _times(tensor1 / tensor2, value),

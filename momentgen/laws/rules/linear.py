@@ -7,7 +7,6 @@ arguments.  That has the squares of the coefficients.  Exact where the inputs ar
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.coefficients import bind, for_each, is_linear_map, noise_of_weight
-from momentgen.laws.diagonal import Diagonal, dims_of, made, mean_of, pair, var_of
+from momentgen.laws.diagonal import Diagonal, dims_of, made, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import place, unsupported
 from momentgen.laws.patterns import variance
@@ -201,8 +200,6 @@ VARIANCE: dict[str, Callable[..., Tensor]] = {
 @rule(Diagonal, "affine")
 def _affine(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, rest = args[0], args[1:]
-    if entry.name == "diff":
-        return _difference(entry, args, kwargs)
     if laws_in(rest) or laws_in(kwargs.values()):
         return _random_coefficients(entry, args, kwargs)
     mean, var = pair(x)
@@ -249,17 +246,3 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
         of_bias = b_var.view(shape)
         var = of_bias.expand(out.shape) if var is None else var + of_bias
     return made(out, cast(Tensor, var))
-
-
-def _difference(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.diff``: binomial coefficients, squared."""
-    bound = {**dict(zip(("input", "n", "dim", "prepend", "append"), args, strict=False)), **kwargs}
-    x, n, dim = bound["input"], bound.get("n", 1), bound.get("dim", -1)
-    ends = (bound.get("prepend"), x, bound.get("append"))
-    mean = torch.cat([mean_of(part) for part in ends if part is not None], dim)
-    var = torch.cat([var_of(part) for part in ends if part is not None], dim)
-    size = max(mean.shape[dim] - n, 0)
-    total = torch.zeros_like(var.narrow(dim, 0, size))
-    for k in range(n + 1):
-        total = total + math.comb(n, k) ** 2 * var.narrow(dim, min(k, var.shape[dim] - size), size)
-    return made(torch.diff(mean, n, dim), total)

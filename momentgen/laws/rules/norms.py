@@ -1,4 +1,4 @@
-"""Norms and sample statistics of random values: layer, RMS, group and batch norm, softmax, variances, products.
+"""Norms and sample statistics of random values: layer, RMS, group and batch norm, softmax, variances.
 
 :mod:`momentgen.laws.numerics` computes the moments of norms, and explains what is exact and what is approximate.
 """
@@ -168,10 +168,6 @@ def _statistic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
             return law
         dims, keepdim, _ = _variance_arguments(args, kwargs)
         return law, x.mean(dims, keepdim=keepdim)
-    if name.startswith("lp_pool"):
-        return _lp_pool(entry, args, kwargs)
-    if name == "logsumexp":
-        raise unsupported(entry, x, None)
     given = {**dict(zip(("p", "dim", "keepdim"), args[1:], strict=False)), **kwargs}
     p = given.get("p", given.get("ord", None if entry.call is torch.linalg.norm else 2))
     if p not in (2, 2.0, "fro", None):
@@ -213,41 +209,3 @@ def _variance(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], x: An
     law = made(expected, spread / (divisor * divisor))
     known = Entry("var", "statistic", torch.var)
     return remember(law, known, (x, dims, correction, keepdim), {}, x)
-
-
-def _lp_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Power averages: torch's norm 1 is a sum, and takes no absolute values; norm 2 the root of a sum of squares."""
-    dims = int(entry.name[-2])
-    bound = {**dict(zip(("norm_type", "kernel_size", "stride", "ceil_mode"), args[1:], strict=False)), **kwargs}
-    norm = bound["norm_type"]
-    if norm not in (1, 2):
-        raise InputError(
-            f"{entry.name}: a rule for the norms 1 and 2 only, got norm_type={norm}. A normal "
-            "variable to another power, summed and rooted, has no moments in closed form"
-        )
-    kernel, x = bound["kernel_size"], args[0]
-    size = math.prod(kernel) if isinstance(kernel, tuple | list) else kernel**dims
-    average: Any = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dims]
-    value = x if norm == 1 else x.double().square()  # whose squares may leave float32
-    found = size * average(value, kernel, bound.get("stride"), 0, bool(bound.get("ceil_mode")))
-    return found if norm == 1 else torch.sqrt(found).to(x.dtype)
-
-
-@rule(Diagonal, "prod")
-@of_numbers
-def _prod(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A product of independent values: in pairs, each of variance V₁ (V₂ + m₂²) + m₁² V₂, where nothing cancels."""
-    bound = {**dict(zip(("input", "dim", "keepdim"), args, strict=False)), **kwargs}
-    mean, var = pair(bound["input"])
-    dim, keepdim = bound.get("dim"), bound.get("keepdim", False)
-    if (dtype := bound.get("dtype")) is not None:
-        mean, var = mean.to(dtype), var.to(dtype)
-    if dim is None:
-        mean, var, dim = mean.reshape(-1), var.reshape(-1), 0
-    while (n := mean.shape[dim]) > 1:
-        m1, m2, *odd = mean.split([n // 2, n // 2] + [1] * (n % 2), dim)
-        v1, v2, *odd_var = var.split([n // 2, n // 2] + [1] * (n % 2), dim)
-        mean, var = m1 * m2, v1 * (v2 + m2 * m2) + m1 * m1 * v2
-        if odd:
-            mean, var = torch.cat([mean, *odd], dim), torch.cat([var, *odd_var], dim)
-    return made(*((mean, var) if keepdim else (mean.squeeze(dim), var.squeeze(dim))))

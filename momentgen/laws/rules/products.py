@@ -1,4 +1,4 @@
-"""Products of random values: matrix products, ``einsum``, bags of rows, bilinear maps."""
+"""Products of random values: matrix products and ``einsum``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import string
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from momentgen.laws.diagonal import Diagonal, made, mean_of, pair, tensor_of
+from momentgen.laws.diagonal import Diagonal, made, mean_of, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.programs import note_if_related, same_value
@@ -24,8 +23,6 @@ __all__ = []
 def _product(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if entry.name == "einsum":
         return _einsum(entry, args)
-    if entry.name == "bilinear":
-        return _bilinear(entry, args)
     x, y, *rest = args
     if entry.name == "inner" and not (x.ndim and y.ndim):
         return x * y
@@ -127,61 +124,3 @@ def _grouped(x: Any, letters: str, batch: list[str], *groups: list[str]) -> Any:
     sizes = x.shape[len(batch) :]
     first = math.prod(sizes[: len(groups[0])])
     return x.reshape(*x.shape[: len(batch)], first, math.prod(sizes[len(groups[0]) :]))
-
-
-_BAG = (
-    "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights",
-    "include_last_offset", "padding_idx",
-)  # fmt: skip
-
-
-@rule(Diagonal, "embedding_bag")
-def _embedding_bag(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A bag of rows; the weights of the samples, which the mode ``sum`` takes, may be random: Σ w e has Σ v e²."""
-    bound = {**dict(zip(_BAG, args[1:], strict=False)), **kwargs}
-    samples = bound.pop("per_sample_weights", None)
-    if not isinstance(samples, Diagonal) or isinstance(bound["weight"], Diagonal):
-        law = laws_in((*args, *kwargs.values()))[0]
-        raise unsupported(entry, law, "only the samples' weights may be random")
-    mean, var = pair(samples)
-    indices, weight = tensor_of(args[0]), tensor_of(bound.pop("weight"))
-    rest = {name: tensor_of(value) for name, value in bound.items()}
-    return made(
-        F.embedding_bag(indices, weight, per_sample_weights=mean, **rest),
-        F.embedding_bag(indices, weight.square(), per_sample_weights=var, **rest),
-    )
-
-
-def _bilinear(entry: Entry, args: tuple[Any, ...]) -> Any:
-    """``y_k = x1ᵀ A_k x2 + b_k``, of which all may be random.
-
-    Var = Σ v1_i (A_k m2)_i² + Σ v2_j (A_kᵀ m1)_j² + Σ A_kij² v1_i v2_j, and Σ Var A_kij E x1_i² E x2_j² + Var b_k.  Of
-    one value twice it is a quadratic form, with S = (A_k + A_kᵀ)/2: mean Σ A_kii v_i on top, Var = 4 Σ v_i (S m)_i² +
-    2 Σ S_ij² v_i v_j.
-    """
-    x1, x2, weight, *bias = args
-    (m1, v1), (m2, v2), (a, a_var), (b, b_var) = pair(x1), pair(x2), pair(weight), pair(bias[0] if bias else None)
-    if x1 is x2 and v1 is not None:
-        s = (a + a.mT) / 2
-        slope = 2 * torch.einsum("kij,...j->...ki", s, m1)
-        mean = F.bilinear(m1, m1, a, b) + F.linear(v1, a.diagonal(dim1=-2, dim2=-1))
-        var = torch.einsum("...ki,...i->...k", slope.square(), v1) + 2 * F.bilinear(v1, v1, s.square())
-        if a_var is not None:  # E x_i⁴ is (E x_i²)² + 2 v (v + 2 m²)
-            second, more = m1.square() + v1, 2 * v1 * (v1 + 2 * m1.square())
-            own = F.bilinear(second, second, a_var) + F.linear(more, a_var.diagonal(dim1=-2, dim2=-1))
-            var = var + own
-        return made(mean, var if b_var is None else var + b_var)
-    mean = F.bilinear(m1, m2, a, b)
-    parts = []
-    if v1 is not None:
-        parts.append(torch.einsum("...ki,...i->...k", torch.einsum("kij,...j->...ki", a, m2).square(), v1))
-    if v2 is not None:
-        parts.append(torch.einsum("...kj,...j->...k", torch.einsum("kij,...i->...kj", a, m1).square(), v2))
-    if v1 is not None and v2 is not None:
-        parts.append(F.bilinear(v1, v2, a.square()))
-    if a_var is not None:
-        first, second = (m.square() if v is None else m.square() + v for m, v in ((m1, v1), (m2, v2)))
-        parts.append(F.bilinear(first, second, a_var))
-    if b_var is not None:
-        parts.append(b_var.expand(mean.shape))
-    return made(mean, sum(parts[1:], parts[0]))
