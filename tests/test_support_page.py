@@ -19,9 +19,9 @@ def parts(page: str) -> tuple[str, str, str]:
 
 def test_the_committed_table_is_that_of_support() -> None:
     _, table, _ = parts(PAGE.read_text(encoding="utf-8"))
-    assert table == momentgen.support().markdown(), "docs/support.md is stale; run python tests/test_support_page.py"
+    assert table == momentgen.support(), "docs/support.md is stale; run python tests/test_support_page.py"
 
 
 if __name__ == "__main__":
     before, _, after = parts(PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(f"{before}{BEGIN}\n\n{momentgen.support().markdown()}\n\n{END}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{momentgen.support()}\n\n{END}{after}", encoding="utf-8")

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import momentgen.generated
+from momentgen.extras import SITE
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.notes import are_heard, note
 from momentgen.laws.numerics.quadrature import GRADED, elsewhere, quadrature
@@ -287,28 +288,7 @@ def _cuts(code: Code, mean: Tensor) -> Iterator[Tensor]:
 
 
 def _note(code: Code) -> None:
-    if not are_heard():
-        return
-    rule = _text(code.steps) if len(code.steps) <= 12 else f"{code.steps[-1][0]}(…)"
-    name = f"my_{code.steps[-1][0]}"
-    note(f"{rule}: integrated by quadrature; the rule Rule({name!r}, f={rule}) would make it exact and fast")
-
-
-_SIGNS = {"add": "+", "sub": "-", "rsub": "-", "mul": "*", "div": "/", "rdiv": "/", "pow": "**"}
-
-
-def _text(steps: Steps) -> str:
-    """The program as a formula in x."""
-    texts = ["x"]
-
-    def word(arg: Any) -> str:
-        if type(arg) is tuple:
-            return texts[arg[1]] if arg[0] == "value" else "c"
-        return f"{arg:.6g}" if isinstance(arg, float) else str(arg)
-
-    for name, args, _ in steps:
-        own = list(map(word, args))
-        left, *rest = own[::-1] if name in ("rsub", "rdiv") else own
-        is_sign = name in _SIGNS and len(rest) == 1
-        texts.append(f"({left} {_SIGNS[name]} {rest[0]})" if is_sign else f"{name}({', '.join(own)})")
-    return texts[-1]
+    if are_heard():
+        *first, last = (name for name, *_ in code.steps)
+        text = f"{last} of {', '.join(dict.fromkeys(first))}" if first else last
+        note(f"{text}: integrated by quadrature; a rule of its own would make it exact and fast ({SITE}/ops/)")

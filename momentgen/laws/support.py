@@ -2,54 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from momentgen.laws.activations import UNDEFINED
 from momentgen.laws.channels import Channels
 from momentgen.laws.diagonal import Diagonal, Point
 from momentgen.laws.law import Law, rule_of
 from momentgen.laws.table import KINDS
 
-__all__ = ["LAWS", "Support", "support"]
+__all__ = ["LAWS", "support"]
 
 LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels)
 
 
-@dataclass(frozen=True)
-class Support:
-    """Which function has a rule for which law; prints as a table.
+def support() -> str:
+    """The functions of torch that laws have rules for, as a Markdown table: one row per kind and set of laws.
 
-    Args:
-        rows: (kind, function, one flag per law).
+    >>> print(support().splitlines()[0])
+    | kind | functions | `Point` | `Diagonal` | `Channels` |
     """
-
-    rows: tuple[tuple[str, str, tuple[bool, ...]], ...]
-
-    def __str__(self) -> str:
-        return self.markdown()
-
-    def markdown(self) -> str:
-        """One row per kind and set of laws, as a Markdown table."""
-        grouped: dict[tuple[str, tuple[bool, ...]], list[str]] = {}
-        for kind, name, flags in self.rows:
-            grouped.setdefault((kind, flags), []).append(name)
-        head = "| kind | functions | " + " | ".join(f"`{law.__name__}`" for law in LAWS) + " |"
-        lines = [head, "| --- | --- |" + " --- |" * len(LAWS)]
-        for (kind, flags), names in grouped.items():
-            cells = " | ".join("yes" if flag else "no" for flag in flags)
-            lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in sorted(names))} | {cells} |")
-        return "\n".join(lines)
-
-
-def support() -> Support:
-    """The functions of torch that laws have rules for.
-
-    >>> ("affine", "linear", (True, True, True)) in support().rows
-    True
-    """
-
-    def has(law: type[Law], kind: str, name: str) -> bool:
-        return rule_of(law, name, kind) is not None and (law is Point or name not in UNDEFINED)
-
-    rows = ((kind, name, tuple(has(law, kind, name) for law in LAWS)) for kind in KINDS for name in KINDS[kind])
-    return Support(tuple(rows))
+    grouped: dict[tuple[str, ...], list[str]] = {}
+    for kind, known in KINDS.items():
+        for name in known:
+            has = [rule_of(law, name, kind) and (law is Point or name not in UNDEFINED) for law in LAWS]
+            grouped.setdefault((kind, *("yes" if one else "no" for one in has)), []).append(f"`{name}`")
+    rows = [("kind", "functions", *(f"`{law.__name__}`" for law in LAWS)), ("---",) * (2 + len(LAWS))]
+    rows += [(kind, ", ".join(sorted(names)), *flags) for (kind, *flags), names in grouped.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

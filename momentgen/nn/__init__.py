@@ -13,7 +13,7 @@ from torch.nn import ModuleDict, ModuleList
 
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
-from momentgen.nn.layers import LAYERS, Add, Cat, Module, Mul, Sequential, set_variant
+from momentgen.nn.layers import LAYERS, Module, Sequential, set_variant
 from momentgen.nn.monte_carlo import moments
 from momentgen.nn.normalize import (
     AnalyticNormalization,
@@ -26,16 +26,13 @@ from momentgen.nn.units import BowTie, InjectedNoise, LogisticBernoulli, ProbitB
 globals().update(LAYERS)
 
 __all__ = [
-    "Add",
     "AnalyticNormalization",
     "BowTie",
-    "Cat",
     "InjectedNoise",
     "LogisticBernoulli",
     "Module",
     "ModuleDict",
     "ModuleList",
-    "Mul",
     "Normalize",
     "ProbitBernoulli",
     "Sequential",

@@ -6,7 +6,6 @@ A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; insid
 from __future__ import annotations
 
 import functools
-import numbers
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
 from momentgen.runtime.inputs import DTYPES
 
-__all__ = ["LAYERS", "ActivationLayer", "Add", "Cat", "Layer", "Module", "Mul", "Sequential", "set_variant"]
+__all__ = ["LAYERS", "ActivationLayer", "Layer", "Module", "Sequential", "set_variant"]
 
 _DIMENSIONS = names(
     "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
@@ -223,55 +222,6 @@ def _layer(name: str) -> type[torch.nn.Module]:
 
 def _made(name: str, bases: tuple[type, ...], text: str, **own: Any) -> type[torch.nn.Module]:
     return type(name, bases, {"__doc__": text, "__module__": __name__, "__qualname__": name, **own})
-
-
-class _Joining(Border, torch.nn.Module):
-    """What the modules of several inputs share: each is a value, or a number."""
-
-    DEFAULT = "ap2"
-
-    def forward(self, *values: Any) -> Any:
-        """Moments of the result, by the method in force.
-
-        Raises:
-            InputError: if an input is neither a tensor nor moments nor a number.
-        """
-        for value in values:
-            if not isinstance(value, Tensor | Moments | Law | numbers.Number):
-                as_moments(self, value)
-        return super().forward(*values)
-
-
-class Add(_Joining):
-    """``x + y``: the end of a residual block."""
-
-    def _forward_inside(self, x: Any, y: Any) -> Any:
-        return x + y
-
-
-class Mul(_Joining):
-    """``x y``: gates."""
-
-    def _forward_inside(self, x: Any, y: Any) -> Any:
-        return x * y
-
-
-class Cat(_Joining):
-    """:func:`torch.cat` of several inputs.
-
-    Args:
-        dim: the dimension along which they are joined.
-    """
-
-    def __init__(self, dim: int = 1) -> None:
-        super().__init__()
-        self.dim = dim
-
-    def _forward_inside(self, *values: Any) -> Any:
-        return torch.cat(values, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
 
 
 #: the layers by name

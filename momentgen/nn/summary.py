@@ -66,8 +66,8 @@ class Summary:
     Args:
         rows: one per layer.
         draws: of the network, of which the rows and their ratios are; 0 for none.
-        notes: how far ``ap2`` is off, and what it took approximately, as quotients by random values and attention.
-            Of expressions integrated by quadrature, the rule that would make them exact.
+        notes: how far ``ap2`` is off, and what it took approximately, as expressions integrated by quadrature,
+            quotients by random values, and attention.
     """
 
     rows: tuple[Row, ...]

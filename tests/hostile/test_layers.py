@@ -177,14 +177,6 @@ def test_what_is_neither_tensor_nor_moments_is_refused_by_its_type(name: str, ca
         layer_of(name)(NO_TENSORS[case])
 
 
-@pytest.mark.parametrize("layer", [nn.Add(), nn.Mul(), nn.Cat()], ids=lambda layer: type(layer).__name__)
-@pytest.mark.parametrize("case", ["none", "text", "list", "dictionary", "class"])
-def test_joining_takes_tensors_and_moments(layer: torch.nn.Module, case: str) -> None:
-    for values in ((NO_TENSORS[case], ONES), (Moments(ONES, ONES), NO_TENSORS[case])):
-        with pytest.raises(InputError, match=rf"{type(layer).__name__}.*: expected a tensor or Moments, got"):
-            layer(*values)
-
-
 # --- plain tensors ---------------------------------------------------------------
 @each_layer
 @pytest.mark.parametrize("case", BAD_TENSORS)
@@ -269,11 +261,3 @@ def test_arguments_of_our_own_layers_are_taken_or_refused(name: str, arguments: 
         name != "Normalize" or not isinstance(arguments[0], int) or abs(arguments[0]) < 64 or abs(arguments[0]) > 2**63
     )
     is_or_says(lambda: getattr(nn, name)(*arguments), None)
-
-
-@settings(max_examples=50)
-@given(OBJECTS)
-def test_an_axis_to_join_along_is_what_torch_takes(dim: Any) -> None:
-    x = Moments(torch.randn(2, 3), torch.rand(2, 3))
-    found = said(lambda: nn.Cat(dim)(x, x))
-    assert bool(found) == bool(said(lambda: torch.cat((x.mean, x.mean), dim)))

@@ -40,7 +40,7 @@ from momentgen.laws.numerics.maximum_integral import RULES, legendre, moments_of
 from momentgen.laws.numerics.maximum_rule import definitions
 from momentgen.laws.numerics.root import square_root
 from momentgen.native import c_sources
-from momentgen.runtime.autograd import in_forward_mode, transformed
+from momentgen.runtime.autograd import transformed
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
@@ -274,73 +274,30 @@ def _fake_gradients(mean: Tensor, *rest: Tensor) -> _Pair:
 
 
 # ------------------------------------------------------------- derivatives
-#
-# As in momentgen.runtime.autograd: a plain function, which torch.compile traces, and the same with a rule for vmap.
 
 
-def _moments(*tensors: Tensor) -> _Pair:
-    return _differentiable(torch.ops.momentgen.maximum_of_windows, _formula, _pull_moments, *tensors)
+def _moments(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
+    if transformed():  # by torch.func, which differentiates and vectorises the torch code
+        return _formula(mean, var, table)
+    differentiated = torch.is_grad_enabled() and (mean.requires_grad or var.requires_grad)
+    run: Any = _Differentiable.apply if differentiated else torch.ops.momentgen.maximum_of_windows
+    return cast(_Pair, run(mean, var, table))
 
 
-def _gradients(*tensors: Tensor) -> _Pair:
-    operator = torch.ops.momentgen.maximum_of_windows_gradients
-    return _differentiable(operator, _formula_of_gradients, _pull_gradients, *tensors)
-
-
-def _differentiable(operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> _Pair:
-    if transformed():
-        # torch.compile traces no autograd function inside a transform, and forward mode has no rule here.
-        by_formula = in_forward_mode() or torch.compiler.is_compiling()
-        found: Any = formula(*tensors) if by_formula else _Mapped.apply(operator, formula, pull, *tensors)
-    elif torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        found = _Plain.apply(operator, formula, pull, *tensors)
-    else:
-        found = operator(*tensors)
-    return cast(_Pair, found)
-
-
-def _pull_moments(mean: Tensor, var: Tensor, table: Tensor, *grads: Tensor) -> _Pair:
-    """With the other operator."""
-    return _gradients(mean, var, *grads, table)
-
-
-def _pull_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """With the torch code."""
-    *rows, table, of_first, of_second = tensors
-
-    def pulled(*rows: Tensor) -> tuple[Tensor, ...]:
-        *inputs, of_first, of_second, table = rows
-        vjp: Any = torch.func.vjp
-        _, pull = vjp(lambda m, v, g, h: _formula_of_gradients(m, v, g, h, table), *inputs)
-        found: tuple[Tensor, ...] = pull((of_first, of_second))
-        return found
-
-    return _in_slices(pulled, *rows, of_first, of_second, table)
-
-
-class _Plain(torch.autograd.Function):
-    """An operator and what pulls gradients back through it."""
+class _Differentiable(torch.autograd.Function):
+    """The operator with its gradients by the other one, and by the torch code where these are differentiated too."""
 
     @staticmethod
-    def forward(operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> _Pair:
-        return cast(_Pair, operator(*tensors))
+    def forward(mean: Tensor, var: Tensor, table: Tensor) -> _Pair:
+        return cast(_Pair, torch.ops.momentgen.maximum_of_windows(mean, var, table))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _, _, ctx.pull, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        return None, None, None, *ctx.pull(*ctx.saved_tensors, *grads), None
-
-
-class _Mapped(_Plain):
-    """The same under ``torch.func``; the rows of all examples of ``vmap`` are those of one."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, operator: Any, formula: Any, pull: Any, *tensors: Tensor) -> Any:
-        pairs = zip(tensors[:-1], in_dims[3:], strict=False)
-        batched = [x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
-        found = _differentiable(operator, formula, pull, *(x.flatten(0, 1) for x in batched), tensors[-1])
-        return tuple([part.unflatten(0, (info.batch_size, -1)) for part in found]), (0, 0)
+        mean, var, table = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_in_slices(_formula_of_gradients, mean, var, *grads, table), None
+        return *torch.ops.momentgen.maximum_of_windows_gradients(mean, var, *grads, table), None
