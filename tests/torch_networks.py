@@ -90,7 +90,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pooled": (pooled, (2, 3, 6, 6)),
     "vit": (ViT, (2, 3, 8, 8)),
     "encoder layer": (encoder_layer, (2, 3, 8)),
-    "lstm": (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
 }
 
 

@@ -107,16 +107,15 @@ KINDS: dict[str, tuple[str, ...]] = {
     "statistic": names("var std var_mean std_mean norm vector_norm"),
     # written over other functions
     "composite": names(
-        "scaled_dot_product_attention multi_head_attention_forward lstm gru rnn_tanh rnn_relu lstm_cell gru_cell "
-        "rnn_tanh_cell rnn_relu_cell glu addmm addbmm baddbmm addmv addr softmin lerp addcmul addcdiv trace "
-        "linalg_vecdot vdot"
+        "scaled_dot_product_attention multi_head_attention_forward glu addmm addbmm baddbmm addmv addr softmin lerp "
+        "addcmul addcdiv trace linalg_vecdot vdot"
     ),
     # without a rule for random values: few networks train with them, and the default samples them
     "sampled": names(
         "fft ifft rfft irfft hfft ihfft fft2 ifft2 rfft2 irfft2 hfft2 ihfft2 fftn ifftn rfftn irfftn hfftn ihfftn "
         "complex view_as_complex view_as_real imag trapezoid trapz cumulative_trapezoid gradient cross kron "
         "chain_matmul linalg_multi_dot grid_sample affine_grid bilinear embedding_bag diff cdist prod logsumexp "
-        "lp_pool1d lp_pool2d lp_pool3d"
+        "lp_pool1d lp_pool2d lp_pool3d lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"
     ),
     # a tensor's form, not its values
     "query": names(

@@ -38,7 +38,7 @@ _TORCHS: tuple[str, ...] = (
         "Linear Embedding EmbeddingBag Identity Flatten Unflatten Unfold Fold ChannelShuffle PixelShuffle "
         "PixelUnshuffle Upsample UpsamplingBilinear2d UpsamplingNearest2d Dropout Dropout1d Dropout2d Dropout3d "
         "AlphaDropout FeatureAlphaDropout RReLU PReLU GLU LayerNorm GroupNorm RMSNorm Softmax Softmax2d Softmin "
-        "LogSoftmax RNN LSTM GRU RNNCell LSTMCell GRUCell MultiheadAttention Transformer TransformerEncoder "
+        "LogSoftmax MultiheadAttention Transformer TransformerEncoder "
         "TransformerEncoderLayer TransformerDecoder TransformerDecoderLayer"
     ),
 )

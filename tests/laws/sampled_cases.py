@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from laws.linear_cases import fixed
-from torch import Tensor
 
 from momentgen.laws.law import Law
 
@@ -93,7 +92,6 @@ EXACT: dict[str, Case] = {
     "baddbmm": Case(lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5), ((2,), (1, 2, 3), (1, 3, 2)), batched=False),
     "addmv": Case(lambda b, x, y: torch.addmv(b, x, y), ((2,), (2, 3), (3,)), batched=False),
     "addr": Case(lambda b, x, y: torch.addr(b, x, y), ((2, 3), (2,), (3,)), batched=False),
-    "lerp": Case(torch.lerp, ((1, 4), (1, 4), (1, 4))),
     "addcmul": Case(lambda a, x, y: torch.addcmul(a, x, y, value=0.5), ((1, 4), (1, 4), (1, 4))),
     "glu, along a dim": Case(lambda x: F.glu(x, dim=1), ((1, 2, 3),)),
     # maxima of two
@@ -174,35 +172,10 @@ APPROXIMATE: dict[str, Case] = {
     "adaptive_max_pool2d": Case(lambda x: F.adaptive_max_pool2d(x, (1, 2)), ((1, 1, 2, 4),), bias=(0.005, 0.005)),
 }  # fmt: skip
 
-# Recurrent cells take h and c, or the gates, as independent of each other.
-_W = tuple(0.5 * fixed(*shape, seed=20 + k) for k, shape in enumerate(((8, 3), (8, 2), (8,), (8,))))
-_G = tuple(part[:6] for part in _W)
-_R = tuple(part[:2] for part in _W)
 #: (query, key, value) of attention
 _QKV = ((1, 2, 3), (1, 4, 3), (1, 4, 2))
 _BOOL = torch.tensor([[True, False, True, True], [True, True, False, False]])
 _FLOAT = torch.tensor([[0.0, -math.inf, 0.5, -1.0], [0.3, 0.0, -math.inf, 0.2]]).double()
-
-
-def _cells() -> dict[str, Case]:
-    step: dict[str, Any] = {"bias": (0.08, 0.15)}
-    return {
-        "lstm_cell": Case(lambda x, h, c: torch.lstm_cell(x, (h, c), *_W), ((1, 3), (1, 2), (1, 2)), **step),
-        "lstm_cell, c": Case(lambda x, h, c: torch.lstm_cell(x, (h, c), *_W)[1], ((1, 3), (1, 2), (1, 2)), **step),
-        "gru_cell": Case(lambda x, h: torch.gru_cell(x, h, *_G), ((1, 3), (1, 2)), **step),
-        "rnn_tanh_cell": Case(lambda x, h: torch.rnn_tanh_cell(x, h, *_R), ((1, 3), (1, 2)), bias=(0.005, 0.005)),
-        "rnn_relu_cell": Case(lambda x, h: torch.rnn_relu_cell(x, h, *_R), ((1, 3), (1, 2)), bias=(0.005, 0.005)),
-        "lstm": Case(lambda x, h, c: _run("lstm", x, (h, c), _W), ((1, 1, 3), (1, 1, 2), (1, 1, 2)), **step),
-        "gru": Case(lambda x, h: _run("gru", x, h, _G), ((1, 1, 3), (1, 1, 2)), **step),
-        "rnn_tanh": Case(lambda x, h: _run("rnn_tanh", x, h, _R), ((1, 1, 3), (1, 1, 2)), bias=(0.005, 0.005)),
-        "rnn_relu": Case(lambda x, h: _run("rnn_relu", x, h, _R), ((1, 1, 3), (1, 1, 2)), bias=(0.005, 0.005)),
-    }
-
-
-def _run(name: str, x: Any, hx: Any, weights: tuple[Tensor, ...]) -> Any:
-    """One layer of torch, over a batch of sequences of one step."""
-    hx = tuple(part.transpose(0, 1) for part in hx) if isinstance(hx, tuple) else hx.transpose(0, 1)
-    return getattr(torch, name)(x, hx, list(weights), True, 1, 0.0, False, False, True)[0]
 
 
 def _attention(**given: Any) -> Callable[..., Any]:
@@ -242,5 +215,4 @@ def _multi_head(x: Any, weights: bool = False) -> Any:
     )[0]  # fmt: skip
 
 
-APPROXIMATE.update(_cells())
 APPROXIMATE.update(ATTENTION)

@@ -13,7 +13,7 @@ from laws.small_networks import Of
 from networks.third_party import allow_torchvision
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch_networks import NETWORKS, Recurrent, ResidualCNN, close, gradients, mlp, moments
+from torch_networks import NETWORKS, ResidualCNN, close, gradients, mlp, moments
 
 import momentgen
 from momentgen import Moments
@@ -33,8 +33,7 @@ def compiled(network: nn.Module, backend: str = "aot_eager") -> Any:
 
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "cnn": (lambda: ResidualCNN().eval(), (3, 3, 6, 6)),
-    **{name: NETWORKS[name] for name in ("vit", "encoder layer", "lstm")},
-    "gru": (lambda: Recurrent(nn.GRU), (2, 2, 4)),
+    **{name: NETWORKS[name] for name in ("vit", "encoder layer")},
     "cnn in training": (lambda: ResidualCNN().train(), (3, 3, 6, 6)),
 }
 
@@ -54,7 +53,7 @@ def _equals_eager(name: str, backend: str, relative: float) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["lstm", "cnn in training", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gru", "vit", "encoder layer"))],
+    ["cnn in training", *(pytest.param(n, marks=pytest.mark.slow) for n in ("vit", "encoder layer"))],
 )
 def test_output_and_gradients_equal_eager_and_new_data_are_not_compiled_for(name: str) -> None:
     _equals_eager(name, "aot_eager", 1e-5)

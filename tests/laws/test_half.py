@@ -48,7 +48,7 @@ def assert_rounded(found: Moments, expected: Moments, dtype: torch.dtype) -> Non
 
 _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: net_of(lambda net, x: net.last(net.norm(F.gelu(net.first(x))))), (5, 4)),
-    **{name: NETWORKS[name] for name in ("cnn", "encoder layer", "vit", "lstm")},
+    **{name: NETWORKS[name] for name in ("cnn", "encoder layer", "vit")},
     "max pool": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()), (2, 1, 6, 6)),
     "gates": (lambda: net_of(lambda net, x: torch.sigmoid(net.first(x)) * torch.tanh(net.first(x)) / 2 - 1), (3, 4)),
     "a tensor of its dtype": (

@@ -55,60 +55,6 @@ def test_noise_on_a_point_is_a_diagonal_if_it_is_asked_for_and_its_mean_if_not(n
     torch.testing.assert_close(mean.value, certain.moments().mean)
 
 
-# ----------------------------------------------------------------- recurrent
-
-_LAYERS = {
-    "lstm": lambda **o: torch.nn.LSTM(3, 2, **o),
-    "lstm, projected": lambda **o: torch.nn.LSTM(3, 4, proj_size=2, **o),
-    "gru": lambda **o: torch.nn.GRU(3, 2, **o),
-    "rnn_tanh": lambda **o: torch.nn.RNN(3, 2, **o),
-    "rnn_relu": lambda **o: torch.nn.RNN(3, 2, nonlinearity="relu", **o),
-}
-_FORMS = ({}, {"num_layers": 2}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True, "batch_first": True})
-
-
-@pytest.mark.parametrize("options", [*_FORMS, {"bias": False}], ids=str)
-@pytest.mark.parametrize("name", _LAYERS)
-def test_recurrent_layers_on_certain_values_are_torchs(name: str, options: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    layer = _LAYERS[name](**options).double()
-    x = fixed(4, 2, 3)
-    want, _ = layer(x)
-    with torch.no_grad():
-        exact, state = layer(point(x))
-        found, _ = layer(diagonal(x, torch.zeros_like(x)))
-    assert torch.equal(exact.value, want)
-    assert isinstance(state[0] if isinstance(state, tuple) else state, Point)
-    torch.testing.assert_close(found.moments().mean, want)
-    assert found.moments().var.abs().max() < 1e-15
-
-
-@pytest.mark.parametrize("name", _LAYERS)
-def test_recurrent_layers_of_several_steps_are_near_samples(name: str) -> None:
-    torch.manual_seed(name == "rnn_relu")  # with which no unit of it is always off
-    layer = _LAYERS[name](batch_first=True).double()
-    x = normal_input(1, 3, 3, least=0.02, spread=0.1)
-    # The gates of a step share its input, and the steps its state: both are taken as independent.
-    assert_agrees(lambda x: layer(x)[0], x, bias=(0.15, 0.6), n=100_000, chunk=10_000)
-
-
-def test_dropout_between_recurrent_layers_adds_variance() -> None:
-    torch.manual_seed(0)
-    layer = torch.nn.GRU(3, 2, num_layers=2, dropout=0.4).double()
-    x = fixed(2, 1, 3)
-    out, _ = layer(point(x, Diagonal))
-    assert isinstance(out, Diagonal)
-    assert (out.moments().var > 0).all()
-
-
-def test_a_packed_sequence_is_refused_by_name() -> None:
-    layer = torch.nn.LSTM(3, 2).double()
-    packed = torch.nn.utils.rnn.pack_padded_sequence(fixed(4, 2, 3), torch.tensor([4, 2]))
-    data = law_of(normal_input(6, 3))
-    with pytest.raises(UnsupportedError, match="packed"):
-        layer(torch.nn.utils.rnn.PackedSequence(data, packed.batch_sizes))
-
-
 def test_multi_head_attention_as_a_module_on_certain_values_is_torchs() -> None:
     torch.manual_seed(0)
     layer = torch.nn.MultiheadAttention(4, 2, batch_first=True).double().eval()

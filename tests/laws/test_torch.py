@@ -16,7 +16,7 @@ from laws.small_networks import Of
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 from torch.utils.checkpoint import checkpoint
-from torch_networks import NETWORKS, Recurrent, ResidualCNN, ViT, close, gradients, mlp, moments
+from torch_networks import NETWORKS, ResidualCNN, ViT, close, gradients, mlp, moments
 
 import momentgen
 from momentgen import Moments
@@ -127,7 +127,7 @@ def first(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "lstm"])
+@pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_keeps_standard_deviations_and_returns_float32(name: str, dtype: torch.dtype) -> None:
     make, shape = NETWORKS[name]
@@ -316,7 +316,6 @@ def test_training_and_evaluation_are_the_networks_own() -> None:
     [
         (lambda: ResidualCNN().eval(), (2, 3, 6, 6)),
         (ViT, (2, 3, 8, 8)),
-        (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
         (lambda: parametrizations.weight_norm(nn.Linear(4, 4)), (2, 4)),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from laws.random_parameters import Bayes, Posterior, given, of_draws, posterior, weights_of
 from torch import nn
-from torch_networks import Recurrent, encoder_layer
+from torch_networks import encoder_layer
 
 import momentgen
 from momentgen import Moments
@@ -69,13 +69,12 @@ def test_a_propagation_without_a_run_is_refused() -> None:
 
 #: networks written over other functions, and inputs; their weights meet many values, some of them many times
 _COMPOSITE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "lstm": (lambda: Recurrent(nn.LSTM), (2, 3, 4)),
     "encoder layer": (encoder_layer, (2, 3, 8)),
 }
 
 
 @pytest.mark.parametrize("name", _COMPOSITE)
-def test_recurrent_networks_and_transformers_have_the_spread_of_drawn_parameters(name: str) -> None:
+def test_transformers_have_the_spread_of_drawn_parameters(name: str) -> None:
     make, shape = _COMPOSITE[name]
     torch.manual_seed(2)
     bayes, x = Bayes(make(), noise=0.05).eval(), torch.randn(shape)

@@ -167,7 +167,6 @@ NETWORKS: tuple[Network, ...] = (
     _image("mobilenet_v3"),
     _image("efficientnet"),
     _image("convnext"),
-    _other("gru_classifier", 3, 9, 8),
     _other("vae", 4, 1, 28, 28, output=0, noise=True),
     _other("siren", 32, 2, variance=1e-6),
     _other("nano_gpt", 2, 8, 32),

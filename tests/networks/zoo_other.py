@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class GRUClassifier(nn.Module):
-    def __init__(self, input_size: int, hidden_size: int, num_classes: int) -> None:
-        super().__init__()
-        self.gru = nn.GRU(input_size, hidden_size, batch_first=True, bidirectional=True)
-        self.attention = nn.Linear(2 * hidden_size, 1)
-        self.fc = nn.Linear(2 * hidden_size, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, hidden = self.gru(x)
-        weights = F.softmax(self.attention(outputs).squeeze(-1), dim=1)
-        context = torch.bmm(weights.unsqueeze(1), outputs).squeeze(1)
-        final = torch.cat((hidden[-2], hidden[-1]), dim=1)
-        return F.log_softmax(self.fc(context + final), dim=-1)
-
-
-gru_classifier = partial(GRUClassifier, 8, 16, 5)
 
 
 class VAE(nn.Module):

@@ -65,11 +65,14 @@ def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return cast(Rule, rule_of(first._noise, entry.name, "noise"))(entry, args, kwargs)
 
 
-@rule(Point, "composite")
+@rule(Point, "composite", "sampled")
 def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not noise.active(entry, args, kwargs):
         return _run(entry, args, kwargs)
     if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
         given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
         return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
-    return Diagonal.RULES[entry.name](entry, args, kwargs)
+    found = rule_of(Diagonal, entry.name, entry.kind)
+    if found is None:
+        raise unsupported(entry, _first(args, kwargs))
+    return found(entry, args, kwargs)
