@@ -42,7 +42,7 @@ class Activation:
     """One row of the table.
 
     Args:
-        layer: the class in torch.nn.
+        layer: the class in torch.nn, or the name of what has none.
         op: the generated op.
         functions: the functions of torch.nn.functional, torch and torch.Tensor that compute the same.
         parameters: parameter of the function, and attribute of the module -> (keyword of the op, default); in the
@@ -84,7 +84,6 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Threshold", "threshold", ("threshold",), {"threshold": None, "value": None}),
     # not in torch.nn
     Activation("Abs", "abs", ("abs",)),
-    Activation("Heaviside", "heaviside", ("unit_step",)),
     Activation("Erf", "erf", ("erf",)),
     Activation("Cos", "cos", ("cos",)),
     Activation("Exp", "exp", ("exp",)),
@@ -92,7 +91,6 @@ ACTIVATIONS: tuple[Activation, ...] = (
     Activation("Square", "square", ("square",)),
     Activation("NormalCdf", "normal_cdf", ("normal_cdf",)),
     Activation("Atan", "atan", ("atan",)),
-    Activation("PseudoHuber", "pseudo_huber", ("pseudo_huber",)),
 )
 #: name of a function -> its row
 BY_FUNCTION: dict[str, Activation] = {name: row for row in ACTIVATIONS for name in row.functions}

@@ -63,7 +63,7 @@ _DOMAINS: dict[str, tuple[float, float]] = {
 CLOSED = frozenset(names("sqrt rsqrt reciprocal rdiv div"))
 #: where functions bend or jump, from their parameters
 _BENDS: dict[str, Callable[..., tuple[float, ...]]] = {
-    **dict.fromkeys(names("relu abs leaky_relu elu selu celu softsign prelu unit_step"), lambda *_: (0.0,)),
+    **dict.fromkeys(names("relu abs leaky_relu elu selu celu softsign prelu"), lambda *_: (0.0,)),
     "relu6": lambda: (0.0, 6.0), **dict.fromkeys(names("hardsigmoid hardswish"), lambda: (-3.0, 3.0)),
     "hardtanh": lambda min_val=-1.0, max_val=1.0: (min_val, max_val),
     "clamp": lambda min=None, max=None: tuple(bound for bound in (min, max) if bound is not None),

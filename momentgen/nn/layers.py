@@ -6,7 +6,6 @@ A layer takes a tensor or :class:`~momentgen.Moments` and returns moments; insid
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -18,9 +17,8 @@ from momentgen.errors import InputError
 from momentgen.laws.activations import ACTIVATIONS, Activation
 from momentgen.laws.border import Border
 from momentgen.laws.diagonal import Diagonal
-from momentgen.laws.dispatch import dispatch
 from momentgen.laws.law import Law
-from momentgen.laws.table import Entry, names
+from momentgen.laws.table import names
 from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
 from momentgen.runtime.inputs import DTYPES
@@ -180,39 +178,9 @@ def set_variant(module: torch.nn.Module, variant: str | None) -> torch.nn.Module
     return module
 
 
-class _Function(torch.nn.Module):
-    """An activation that torch.nn does not have: a function of torch, or of our own, as a module."""
-
-    entry: Entry
-
-    def forward(self, x: Any) -> Any:
-        """The function of a tensor or a law."""
-        if isinstance(x, Law):
-            return dispatch(self.entry, self.entry.call, (x,), {})
-        return self.entry.call(x)
-
-
-def _unit_step(x: Tensor) -> Tensor:
-    return (x >= 0).to(x.dtype)
-
-
-def _pseudo_huber(x: Tensor) -> Tensor:
-    return torch.hypot(x, torch.ones_like(x)) - 1
-
-
-#: functions of activations that torch.nn has not, where they are not functions of torch of that name
-_OWN: dict[str, Callable[[Tensor], Tensor]] = {
-    "unit_step": _unit_step, "pseudo_huber": _pseudo_huber, "normal_cdf": torch.special.ndtr,
-}  # fmt: skip
-
-
 def _activation(row: Activation) -> type[torch.nn.Module]:
-    plain, own = getattr(torch.nn, row.layer, _Function), dict[str, Any](row=row)
-    if plain is _Function:
-        (name,) = row.functions
-        own["entry"] = Entry(name, "pointwise", _OWN.get(name) or getattr(torch, name))
     text = f"{row.layer} over moments, by the generated op ``{row.op}``."
-    return _made(row.layer, (ActivationLayer, plain), text, **own)
+    return _made(row.layer, (ActivationLayer, getattr(torch.nn, row.layer)), text, row=row)
 
 
 def _layer(name: str) -> type[torch.nn.Module]:
@@ -227,6 +195,6 @@ def _made(name: str, bases: tuple[type, ...], text: str, **own: Any) -> type[tor
 #: the layers by name
 LAYERS: dict[str, type[torch.nn.Module]] = {
     **{name: _layer(name) for name in _TORCHS},
-    **{row.layer: _activation(row) for row in ACTIVATIONS},
+    **{row.layer: _activation(row) for row in ACTIVATIONS if hasattr(torch.nn, row.layer)},
 }
 globals().update(LAYERS)

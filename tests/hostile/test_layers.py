@@ -23,16 +23,6 @@ from momentgen.errors import InputError, MomentgenError
 
 #: what torch computes where it has no class of the name
 TWINS: dict[str, Callable[[Tensor], Tensor]] = {
-    "Abs": torch.abs,
-    "Heaviside": lambda x: (x >= 0).to(x.dtype),
-    "Exp": torch.exp,
-    "Sin": torch.sin,
-    "Cos": torch.cos,
-    "Erf": torch.erf,
-    "Square": torch.square,
-    "NormalCdf": torch.special.ndtr,
-    "Atan": torch.atan,
-    "PseudoHuber": lambda x: torch.hypot(x, torch.ones_like(x)) - 1,
     "BowTie": lambda x: x * torch.sigmoid(x / 0.1),
     "LogisticBernoulli": torch.sigmoid,
     "ProbitBernoulli": torch.special.ndtr,
@@ -60,7 +50,7 @@ OTHERS: dict[str, tuple[Any, ...]] = {
     "Threshold": (0.1, 20.0),
 }
 FEW = [
-    "ReLU", "LeakyReLU", "GELU", "Sigmoid", "Abs", "Linear", "LayerNorm", "Softmax", "LogisticBernoulli", "BowTie",
+    "ReLU", "LeakyReLU", "GELU", "Sigmoid", "Tanh", "Linear", "LayerNorm", "Softmax", "LogisticBernoulli", "BowTie",
     "InjectedNoise",
 ]  # fmt: skip
 #: random by themselves
