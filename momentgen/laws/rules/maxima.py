@@ -16,12 +16,12 @@ from torch import Tensor
 import momentgen.generated
 from momentgen.laws.coefficients import for_each
 from momentgen.laws.diagonal import Diagonal, dims_of, made, pair, tensor_of
-from momentgen.laws.law import Law, remember, rule
+from momentgen.laws.law import Law, laws_in, new_law, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.programs import applied, note_if_related
 from momentgen.laws.rules.linear import adaptive_edges, window_starts
-from momentgen.laws.table import Entry, names
+from momentgen.laws.table import Entry
 
 __all__ = []
 
@@ -33,25 +33,20 @@ class Extremum(NamedTuple):
     indices: Any
 
 
-class _NoIndices:
-    """Raises where somebody asks which of random values was the largest."""
+class Which(Law):
+    """Which of random values was the largest: whatever is asked of it raises its error."""
 
-    def __init__(self, error: Exception) -> None:
-        object.__setattr__(self, "_error", error)
+    __slots__ = ("error",)
+    RANK = 9
+    error: Exception
 
-    def __getattr__(self, *_: Any) -> Any:
-        raise object.__getattribute__(self, "_error")
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise next(object.__getattribute__(value, "_error") for value in args if isinstance(value, cls))
+    def _form(self) -> Tensor:
+        raise self.error
 
 
-for _operator in names(
-    "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror "
-    "xor rxor neg pos abs invert eq ne lt le gt ge getitem setitem len iter contains bool int float index complex array"
-):
-    setattr(_NoIndices, f"__{_operator}__", _NoIndices.__getattr__)
+@rule(Which, "*")
+def _asked(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise next(law.error for law in laws_in((*args, *kwargs.values())) if isinstance(law, Which))
 
 
 @rule(Diagonal, "maximum")
@@ -74,7 +69,9 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     values = _over(x, dim, kwargs.get("keepdim", args[2] if len(args) > 2 else False), lower)
     if entry.name in ("amax", "amin") or second is None:
         return values
-    return Extremum(values, _NoIndices(unsupported(_DECISION, x)))
+    which: Which = new_law(Which, None)  # type: ignore[arg-type]
+    which.error = unsupported(_DECISION, x)
+    return Extremum(values, which)
 
 
 _DECISION = Entry("argmax", "decision", torch.argmax)
