@@ -1,6 +1,7 @@
 """What a function of one value is, and its moments: a generated op, or quadrature split at its kinks.
 
-Its values at a few thousand places tell what it is, however it was written.  They also tell where it bends and jumps,
+Its values at a few thousand places tell what it is, however it was written.  Bells exp(−a (x + b)²) have a closed form,
+for they may be one over what overflows.  The values also tell where it bends and jumps,
 and whether it is defined: ``1/tanh(x) - 1/x`` is, though ``1/x`` has no moments.
 """
 
@@ -226,7 +227,7 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], has_poles: bool) -> Any
         scale = values[x.abs() <= 3].abs().max()
         return bool(((values - g(x)).abs() <= tolerance * (scale + values.abs())).all())
 
-    low, high = at(-1.0, 1.0)
+    low, zero, high = at(-1.0, 1e-9, 1.0)
     line = (high - low) / 2, (high + low) / 2
     if agrees(lambda x: line[0] * x + line[1], 1e-9, 300):
         return "itself", (*line, 1.0)
@@ -243,6 +244,14 @@ def _form(f: Callable[[Tensor], Tensor], used: set[str], has_poles: bool) -> Any
         scale = high * (1 + math.exp(-inner)) / inner
         if agrees(lambda x: scale * F.silu(inner * x), 2e-6, 300):
             return "silu", (scale, 0.0, inner)
+    if used & {"exp", "exp2"} and zero and high / zero > 0 and low / zero > 0:
+        left, right = math.log(low / zero), math.log(high / zero)
+        steepness, slope = -(left + right) / 2, (right - left) / 2
+        if agrees(lambda x: zero * torch.exp(slope * x - steepness * x * x), 1e-9, 3):
+            if steepness < 1e-12:
+                return "exp", (zero, 0.0, slope)
+            middle = -slope / (2 * steepness)
+            return "bell", (zero * math.exp(steepness * middle * middle), steepness, middle)
     return ("polynomial" if used <= _POLYNOMIAL and not has_poles else "integral"), ()
 
 
@@ -268,12 +277,27 @@ def moments(code: Code, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
         if len(cuts) > _CUTS_AT_MOST and not code.tensors:  # as a function with kinks everywhere
             return quadrature(code.value, mean, var, 3 * GRADED, ())
         return quadrature(code.value, mean, var, GRADED, cuts, wide)
+    if kind == "bell":
+        height, steepness, middle = numbers
+        m, v = _bell(steepness, mean + middle, var)
+        return m * height, v * (height * height)
     scale, shift, inner = numbers
     if kind == "itself":
         return scale * mean + shift, scale * scale * var
     op = getattr(momentgen.generated, kind)
     m, v = op(mean * inner, var * (inner * inner)) if inner != 1 else op(mean, var)
     return (m if scale == 1 and shift == 0 else m * scale + shift), (v if scale == 1 else v * (scale * scale))
+
+
+def _bell(steepness: float, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
+    """Moments of exp(−a X²), a ≥ 0."""
+    once, twice = 1 + 2 * steepness * var, 1 + 4 * steepness * var
+    square = steepness * mean * mean
+    first, second = (-square / once).exp() * once.rsqrt(), (-2 * square / twice).exp() * twice.rsqrt()
+    # log of the second moment over the squared mean: nothing cancels where that is small
+    spread = steepness * var
+    share = 4 * square * spread / (once * twice) + torch.log1p(4 * spread * spread / twice) / 2
+    return first, torch.where(share < 1, first * first * share.clamp_max(1).expm1(), second - first * first)
 
 
 def _cuts(code: Code, mean: Tensor) -> Iterator[Tensor]:
