@@ -55,8 +55,15 @@ def noisy(shape: tuple[int, ...], device: str, joint: bool = False) -> Moments:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-@pytest.mark.parametrize("method", ["controlled", "ap2", "ap1"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        (name, method)
+        for name in NETWORKS
+        for method in ("controlled", "ap2", "ap1")
+        if (name, method) != ("recurrent", "ap2")  # which has no rule for it
+    ],
+)
 def test_moments_are_those_of_the_cpu(name: str, method: str, joint: bool) -> None:
     make, shape = NETWORKS[name]
     torch.manual_seed(0)
