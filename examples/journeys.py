@@ -72,7 +72,8 @@ def roboticist() -> Steps:
     net = randomise(nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 4)).eval(), MeanField())
     cov = 0.01 * torch.tensor([[2.0, 1, 0, 0], [1, 2, 0, 0], [0, 0, 1, 0.5], [0, 0, 0.5, 1]])
     yield "random weights, and a correlated state", (state := noisy(torch.zeros(1, 4), cov=cov))
-    after_two = propagate(lambda state: net(net(state)), state)
+    with momentgen.joint():
+        after_two = net(net(state))
     yield "two steps that share weights and noise", after_two
     yield "correlation of the first two coordinates", f"{after_two.correlation[0, 0, 1]:.2f}"
     fast = after_two.probability(lambda y: y.norm(dim=-1) > 0.3)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from momentgen.laws.debug import debug
     from momentgen.laws.noisy_values import noisy
     from momentgen.laws.support import support
+    from momentgen.laws.values import joint
     from momentgen.nn.functional import class_posterior
     from momentgen.nn.monte_carlo import monte_carlo
     from momentgen.nn.summary import summary
@@ -34,6 +35,7 @@ __all__ = [
     "class_posterior",
     "convert",
     "debug",
+    "joint",
     "laws",
     "method",
     "monte_carlo",
@@ -53,6 +55,7 @@ _HOMES = {
     "class_posterior": "momentgen.nn.functional",
     "convert": "momentgen.laws",
     "debug": "momentgen.laws.debug",
+    "joint": "momentgen.laws",
     "method": "momentgen.laws",
     "noisy": "momentgen.laws",
     "propagate": "momentgen.laws",

@@ -21,10 +21,10 @@ from momentgen.laws.law import Law
 from momentgen.laws.methods import TrainingModeWarning
 from momentgen.laws.noisy_values import noisy
 from momentgen.laws.notes import AccuracyWarning, listening
-from momentgen.laws.values import as_moments, certain, draw, lower
+from momentgen.laws.values import as_moments, certain, draw, joint, lower
 
 __all__ = [
     "ACTIVATIONS", "AccuracyWarning", "Border", "Diagonal", "Law", "Point", "TrainingModeWarning", "activation",
-    "as_moments", "certain", "convert", "diagonal", "draw", "inside", "listening", "lower", "method",
+    "as_moments", "certain", "convert", "diagonal", "draw", "inside", "joint", "listening", "lower", "method",
     "noisy", "point", "propagate", "register_activation", "run", "set_method",
 ]  # fmt: skip

@@ -43,7 +43,7 @@ from momentgen.laws.methods import (
 )
 from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.twins import OUTSIDE, check_flags
-from momentgen.laws.values import check, described, lower, with_sources
+from momentgen.laws.values import check, described, lower, remembered, with_sources
 from momentgen.laws.weights import RUN
 from momentgen.runtime import Moments
 from momentgen.runtime.dynamo import graph_break, keep_order_of_products
@@ -100,9 +100,10 @@ def _run(where: Any, forward: Callable[..., Any], own: str, args: tuple[Any, ...
     name = current_method(own)
     if name == DEFAULT:
         name = chosen(where, args, kwargs)
+    remember = remembered(name, forward, args, kwargs)
     forward, args, kwargs = with_sources(name, forward, args, kwargs)
     if name in PROPAGATIONS:
-        return _propagated(name, where, forward, args, kwargs)
+        return remember(_propagated(name, where, forward, args, kwargs))
     out = _on_laws(where, forward, name, args, kwargs)
     if name != "ap2" or getattr(where, "DEFAULT", None) != DEFAULT:
         return lower(out)

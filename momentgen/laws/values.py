@@ -1,14 +1,15 @@
 """Values at the border: moments that are made of tensors, drawn from, checked, and handed back for laws.
 
-Sums of noisy values enter a network by their sources, and it adds them up inside.  So every method draws, or
-propagates, each source once, whichever arguments it is in.
+Sums of noisy values, and results of :func:`joint` calls, enter a network by their sources.  It adds up sums inside, and
+computes earlier results anew.  So every method draws, or propagates, each source once, whichever arguments it is in.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from momentgen.errors import InputError
 from momentgen.laws.diagonal import Point
 from momentgen.laws.law import Law
 from momentgen.laws.nests import leaves_of, mapped
-from momentgen.laws.notes import note
+from momentgen.laws.notes import note, seen_by_compiler, within
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments, NoisyMoments, Term, terms_of
 from momentgen.runtime.inputs import DTYPES, HALVES, alike, autocast_in_force, has_elements, kind, readable
@@ -26,9 +27,47 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 __all__ = [
-    "as_moments", "by_example", "certain", "check", "described", "draw", "lower", "readable",
-    "with_sources",
+    "as_moments", "by_example", "certain", "check", "described", "draw", "joint", "lower", "readable",
+    "remembered", "with_sources",
 ]  # fmt: skip
+
+_joint: ContextVar[bool] = ContextVar("momentgen_joint")
+_seen: Any = seen_by_compiler(_joint)
+
+
+def joint() -> within:
+    """Within the context, results of converted networks share noise and random weights with those before them.
+
+    A result that is given to another network, or to :func:`momentgen.propagate`, is computed anew in every draw, from
+    the same noise and the same weights.  So a rollout of many steps takes many calls, while
+    ``momentgen.propagate(rollout, x)`` takes as many as one network.  Results go on sharing after the context.
+
+    >>> import torch, momentgen
+    >>> net = momentgen.convert(torch.nn.Identity().eval())
+    >>> x = momentgen.noisy(torch.ones(1), std=0.5)
+    >>> with momentgen.joint():
+    ...     difference = momentgen.propagate(lambda a, b: a - b, net(x), net(x))
+    >>> difference.std, momentgen.propagate(lambda a, b: a - b, net(x), net(x)).std.round(decimals=2)
+    (tensor([0.]), tensor([0.7100]))
+    """
+    return within(_joint, True)
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call of a network, whose results others share."""
+
+    forward: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclasses.dataclass
+class _Result:
+    """A result of a call among the arguments of another; ``place`` among its leaves."""
+
+    call: _Call
+    place: int
 
 
 @dataclasses.dataclass
@@ -71,28 +110,77 @@ class _Sum:
         return DistributedMoments.of(mean, var, source.noise.expanded(mean))
 
 
+#: what stands in the place of moments among the arguments of a network
+_STANDING: Final = (_Sum, _Result)
+
+
 def _sum(value: Any) -> Any:
-    """A sum in the place of moments that are one; anything else as it is."""
-    offset, terms = terms_of(value) if isinstance(value, Moments) else (None, [])
-    if offset is None:
+    """A sum, or a result of an earlier call, in the place of moments that are one; anything else as it is."""
+    if not isinstance(value, Moments):
         return value
+    offset, terms = terms_of(value)
+    if offset is None:
+        made = value._made if isinstance(value, JointMoments) else None
+        if made is None:
+            return value
+        call, place = made
+        return _Result(call, place)
     known = [term._replace(source=_sum(term.source)) for term in terms]
     return _Sum(offset, known, tuple(value.mean.shape), value.mean.dtype)
 
 
 def _evaluated(nest: Any) -> Any:
-    """The nest with tensors or laws in the place of sums."""
+    """The nest with tensors or laws in the place of sums and results, each call run once."""
+    known: dict[int, list[Any]] = {}
 
     def value(one: Any) -> Any:
-        return one.value(value) if isinstance(one, _Sum) else one
+        if isinstance(one, _Sum):
+            return one.value(value)
+        if not isinstance(one, _Result):
+            return one
+        if id(one.call) not in known:
+            args, kwargs = mapped(value, (one.call.args, one.call.kwargs), _STANDING)
+            known[id(one.call)] = leaves_of(one.call.forward(*args, **kwargs))
+        return known[id(one.call)][one.place]
 
-    return mapped(value, nest, (_Sum,))
+    return mapped(value, nest, _STANDING)
+
+
+def remembered(
+    method: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Any], Any]:
+    """A function that lets the results of a call remember it, within :func:`joint`.
+
+    Raises:
+        InputError: for other methods than ``controlled``, and in compiled code.
+    """
+    if _seen.value is _seen:
+        return lambda found: found
+    if torch.compiler.is_compiling():
+        raise InputError("momentgen.joint: expected calls outside of compiled code; leave torch.compile out there")
+    if method != "controlled":
+        raise InputError(
+            f"momentgen.joint: expected the method controlled, got {method}; call .eval() on the network, or "
+            'momentgen.convert(network, "controlled")'
+        )
+    call = _Call(forward, *mapped(_sum, (args, kwargs)))
+
+    def remember(found: Any) -> Any:
+        for place, leaf in enumerate(leaves_of(found)):
+            if isinstance(leaf, JointMoments):
+                leaf._made = call, place
+        return found
+
+    return remember
 
 
 def with_sources(
     method: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-    """The code of a network and arguments without sums: their sources are there, and the code adds them up."""
+    """The code of a network and arguments without sums: their sources are there, and the code adds them up.
+
+    Results of :func:`joint` calls likewise: the code computes them anew.
+    """
     if all(_sum(leaf) is leaf for leaf in leaves_of((args, kwargs))):
         return forward, args, kwargs
     if method == "ap2":
@@ -118,13 +206,14 @@ def by_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any
     """Arguments whose noise in common is noise of each example, which has the same moments of independent examples.
 
     None where no sum has noise that its examples share, or where a source is shared in one value and not in others.
+    None too with results of :func:`joint` calls among them.
     """
     found: dict[int, Moments | None] = {}
     leaves: list[Any] = []
-    mapped(leaves.append, (args, kwargs), (_Sum,))
+    mapped(leaves.append, (args, kwargs), _STANDING)
     for leaf in leaves:
         terms = leaf.terms if isinstance(leaf, _Sum) else [Term(leaf)] if isinstance(leaf, Moments) else []
-        if not all(isinstance(term.source, Moments) for term in terms):
+        if isinstance(leaf, _Result) or not all(isinstance(term.source, Moments) for term in terms):
             return None
         for term in terms:
             expanded = leaf.expanded(term) if isinstance(leaf, _Sum) else None

@@ -256,6 +256,8 @@ class JointMoments(Moments, Predicted):
     _predictive: Predictive | None = None
     #: offset and terms, as :func:`momentgen.runtime.sums.terms_of` says them, of what arithmetic made of a value
     _derived: Any = None
+    #: the call that made it, where others are to share its noise, and its place among the results
+    _made: Any = None
     #: the noise that made it, of its call and of those before, by weak references to its mean and variance
     _origins: frozenset[Any] = frozenset()
     #: whether its network drew noise of its own, as random weights
@@ -318,6 +320,7 @@ class JointMoments(Moments, Predicted):
         return tuple.__iter__(self)
 
     def __getitem__(self, place: Any) -> Any:
+        self._refuse_shared(f"x[{place!r}]")
         mean, var = self._pair()
         _refuse_scalar(mean, place)
         factor = indexed(self.factor, mean.shape, place)
@@ -331,12 +334,21 @@ class JointMoments(Moments, Predicted):
 
     def _each(self, key: Any, change: Callable[[Tensor], Tensor]) -> Moments:
         def made() -> JointMoments:
+            self._refuse_shared(str(key))
             found = self._with(JointMoments.of(*map(change, (*self._pair(), self.factor))), change)
             found._predictive = self._predictive
             return found
 
         moves = any(change(part) is not part for part in self._pair())
         return self if not moves else made() if self._errors is not None else changed_source(self, key, change, made)
+
+    def _refuse_shared(self, what: str) -> None:
+        """Raise where a value that is made of this one would lose what it shares with others."""
+        if self._made is not None:
+            raise InputError(
+                f"{what} of a result of a momentgen.joint() call: read .mean and .std. Or do it in the function "
+                "that takes the result, momentgen.propagate(lambda a: a[0], x)"
+            )
 
     def _with(self, made: JointMoments, change: Callable[[Tensor], Tensor]) -> JointMoments:
         """Moments made of these, with a change of the errors and the same notes."""
@@ -359,7 +371,9 @@ class JointMoments(Moments, Predicted):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is stored of an answer: its distribution and its call run the network, and stay behind."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_predictive", "_origins")}
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("_predictive", "_made", "_origins")
+        }
 
     def __getattr__(self, name: str) -> Any:
         if name == "factor":  # torch's pytrees and other code make a named tuple anew of its two fields

@@ -1,4 +1,4 @@
-"""Results of calls, which count as independent, rollouts, and outputs of one value an example."""
+"""Calls that share their noise and random weights: covariance across calls, and rollouts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from laws.small_networks import Of
-from torch import nn
+from torch import Tensor, nn
 
 import momentgen
-from momentgen import Moments, convert, noisy, propagate
+from momentgen import Moments, convert, joint, noisy, propagate
+from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise
 
 #: standard deviation of a random weight about 1
@@ -44,6 +45,17 @@ def rolled(net: Any, y: Any) -> Any:
     return y
 
 
+@pytest.mark.parametrize("batch", [1, 100])
+def test_results_of_joint_calls_share_the_noise_of_their_arguments(batch: int) -> None:
+    net, x = network(), noisy(torch.ones(batch, 2), std=0.5)
+    with joint():
+        one, other = net(x), net(x + 1)
+        apart = propagate(lambda a, b: b - a, one, other)
+    torch.testing.assert_close(apart.std, torch.zeros(batch, 2), rtol=0, atol=1e-5)
+    both = propagate(lambda a, b: torch.cat([a, b], -1), 2 * one, other)
+    torch.testing.assert_close(both.covariance[:, :2, 2:], 2 * one.covariance, rtol=1e-4, atol=1e-5)
+
+
 def test_results_of_separate_calls_count_as_independent() -> None:
     net, x = network(), noisy(torch.ones(1, 2), std=0.5)
     one, other = net(x), net(x)
@@ -58,18 +70,22 @@ def test_a_result_beside_the_noise_that_made_it_is_noted_and_one_by_itself_is_no
     once = propagate(lambda x, k: x * k, x, k)
     with momentgen.laws.listening() as notes:
         propagate(lambda y, k: y * k, once, k)
-    assert any("into one function" in text for text in notes)
+    assert any("momentgen.joint()" in text for text in notes)
     with momentgen.laws.listening() as notes:
         propagate(lambda y, k: y * k, once, noisy(0.5, std=0.05))
+        with momentgen.joint():
+            propagate(lambda y, k: y * k, propagate(lambda x, k: x * k, x, k), k)
     assert not notes
 
 
 def test_a_rollout_of_a_random_weight_has_the_moments_of_its_power() -> None:
     net, start = random_factor(), torch.ones(1, 1)
     mean, std = power(5)
-    out = propagate(lambda y: rolled(net, y), start)
-    assert float(out.std) == pytest.approx(std, abs=4 * float(out.std_error) + 1e-3)
-    assert float(out.mean) == pytest.approx(mean, abs=4 * float(out.mean_error) + 1e-3)
+    with joint():
+        stepped = rolled(net, start)
+    for out in (stepped, propagate(lambda y: rolled(net, y), start)):
+        assert float(out.std) == pytest.approx(std, abs=4 * float(out.std_error) + 1e-3)
+        assert float(out.mean) == pytest.approx(mean, abs=4 * float(out.mean_error) + 1e-3)
     apart = rolled(net, start)
     assert float(apart.std) == pytest.approx(((1 + STD**2) ** 5 - 1) ** 0.5, rel=0.1)
 
@@ -78,6 +94,32 @@ def test_a_random_weight_is_one_value_in_a_function_by_draws() -> None:
     net = random_factor()
     out = propagate(lambda y: net(y) - net(y), torch.ones(4, 1), method="sample")
     assert torch.equal(out.mean, torch.zeros(4, 1))
+
+
+def test_dropout_is_drawn_anew_in_each_call_and_once_for_each_result() -> None:
+    net, x = convert(nn.Dropout(0.5), "controlled"), torch.ones(1, 1)
+    with joint():
+        one, other = net(x), net(x)
+        assert float(propagate(lambda a, b: a - b, one, one, method="controlled").std) == 0
+        assert float(propagate(lambda a, b: a - b, one, other, method="controlled").std) > 1
+
+
+def test_results_in_containers_and_of_several_outputs_are_shared() -> None:
+    def two(x: Tensor) -> dict[str, Tensor]:
+        return {"sum": x.sum(-1), "first": x[..., 0]}
+
+    x = noisy(torch.ones(3, 2), std=0.5)
+    with joint():
+        out = propagate(two, x)
+        rest = propagate(lambda d, x: d["sum"] - d["first"] - x[..., 1], out, x)
+    torch.testing.assert_close(rest.std, torch.zeros(3), rtol=0, atol=1e-6)
+
+
+def test_joint_calls_by_ap2_are_refused() -> None:
+    with joint(), pytest.raises(InputError, match=r"call \.eval\(\) on the network"):
+        convert(nn.ReLU(), "ap2")(noisy(torch.ones(1), std=0.5))
+    with momentgen.method("ap1"):
+        assert convert(nn.ReLU())(torch.ones(1)).mean == 1
 
 
 # Outputs of one value an example, batches that are squeezed away, and inputs without a batch.
