@@ -24,7 +24,7 @@ from momentgen.laws.numerics.quadrature import GRADED, elsewhere, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "Code", "is_defined", "moments"]
+__all__ = ["CLOSED", "Code", "is_defined", "moments", "root_of_affine"]
 
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
@@ -124,9 +124,35 @@ def _analysed(steps: Steps) -> Facts:
     return found
 
 
+@constant_result
+def root_of_affine(steps: Steps) -> tuple[float, float, int] | None:
+    """s, e and ±1 of a function ``s √(q + e)`` of q, or ``s / √(q + e)``; None of any other.
+
+    A small number behind the root, or below which it is not let fall, counts as √e.
+    """
+    found: tuple[float, float, int] | None = _kept(_root, steps)
+    return found
+
+
 @functools.lru_cache(4096)
 def _kept(function: Callable[[Steps], Any], steps: Steps) -> Any:
     return elsewhere(function, steps)
+
+
+def _root(steps: Steps) -> tuple[float, float, int] | None:
+    q = torch.tensor([0.0, 1e-4, 1e-2, 1.0, 1e2, 1e14], dtype=torch.float64)
+    values = Code(steps, tuple([_call(name) for name, *_ in steps])).value(q)
+    for power in (1, -1):
+        root = values**power
+        scale = float(root[-1]) / 1e7
+        least = float(root[0]) / scale if scale > 0 else -1.0
+        if least >= 0 and bool(((root / scale - (q + least**2).sqrt()).abs()[:-1] <= _SMALL).all()):
+            return scale**power, least**2, power
+    return None
+
+
+#: a number behind a root, in units of the root, that counts as one under it
+_SMALL = 1e-3
 
 
 def _call(name: str) -> Callable[..., Any]:

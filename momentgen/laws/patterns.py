@@ -1,19 +1,20 @@
-"""A value less its mean, and a softmax written by hand, found from the calls that laws remember.
+"""Norms and softmax written by hand, found from the calls that laws remember.
 
-Means over dimensions are remembered, so that ``x - x.mean(dim)`` and the mean of its square are exact.  A softmax
+Means over dimensions are remembered, so that ``x - x.mean(dim)`` is exact.  A layer norm, an RMS norm or a softmax
 written by hand is computed by its own rule.  Other values that depend on one value in two ways are taken as
 independent.  Such are the branches of a residual block around a linear layer.  Diagonal propagation means just that.
-A value and the root mean square of n like it, as in a norm, are nearly so: σ is off by a part 0.7/n.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 
+from momentgen.laws.analysis import root_of_affine
 from momentgen.laws.diagonal import made, pair
 from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
@@ -22,6 +23,8 @@ from momentgen.laws.numerics.root import at_least
 from momentgen.laws.programs import (
     EXPANSIONS,
     IDENTITIES,
+    own_programs_of,
+    programs_of,
     reshapes,
     same_value,
 )
@@ -38,7 +41,10 @@ def pattern(entry: Entry, a: Any, b: Any) -> Any:
                 return found
         found = _centred(b, a)
         return None if found is None else -found
-    return _softmax(a, b) if entry.name == "div" else None
+    if entry.name in ("div", "mul"):
+        found = _normalised(entry.name, a, b)
+        return _softmax(a, b) if found is None and entry.name == "div" else found
+    return None
 
 
 def scaled(law: Law, beside: Callable[[Any], bool] = lambda made: False) -> Law:
@@ -113,6 +119,67 @@ def variance(entry: Entry, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     return remember(found, entry, (x, dims, keepdim), {}, x)
 
 
+# --------------------------------------------------------------------- norms
+
+
+class _Size(NamedTuple):
+    """``scale · (mean(v²) + eps)^(power/2)`` over ``dims``, v = ``of``, or ``of`` without its mean."""
+
+    of: Law
+    centred: bool
+    dims: tuple[int, ...]
+    scale: float
+    eps: float
+    power: int
+
+
+def _size(law: Any) -> _Size | None:
+    """The root of a mean square that ``law`` is, or one over it; None if it is none."""
+    for program in programs_of(law) if isinstance(law, Law) else ():
+        known = None if program.source.history is None else program.source.history.known()
+        statistic = None if known is None or not program.only_reshapes() else _mean_square(*known)
+        root = None if statistic is None or program.code.tensors else root_of_affine(program.code.steps)
+        if statistic is not None and root is not None:
+            (of, centred, dims, share), (scale, eps, power) = statistic, root
+            return _Size(of, centred, dims, scale * share ** (power / 2), eps / share, power)
+    return None
+
+
+def _mean_square(entry: Entry, args: Any, _: Any) -> tuple[Law, bool, tuple[int, ...], float] | None:
+    """What a call takes the mean square of, whether without its mean, over which dimensions, and its factor."""
+    if entry.name not in ("var", "mean", "sum"):
+        return None
+    x, dims = args[:2]
+    n = math.prod(x.shape[d] for d in dims)
+    if entry.name == "var":
+        return x, True, dims, n / (n - args[2])
+    if (squared := _squared(scaled(x))) is None:
+        return None
+    own, share = _centring(squared), n if entry.name == "sum" else 1
+    return (own[0], True, dims, share) if own is not None and own[1] == dims else (squared, False, dims, share)
+
+
+def _normalised(name: str, a: Any, b: Any) -> Any:
+    """``a/√(mean(a²) + eps)`` and its like, by ``/ sqrt``, ``/ norm``, ``/ std`` or ``* rsqrt``."""
+    for over, under in ((a, b), (b, a)) if name == "mul" else ((a, b),):
+        size = _size(under)
+        if size is None or size.power != (-1 if name == "mul" else 1) or not _is_kept(under, size.of, size.dims):
+            continue
+        for program in programs_of(over):
+            if {step[0] for step in program.code.steps} <= {"mul", "div"} and program.is_affine:
+                known = None if program.source.history is None else program.source.history.known()
+                if size.centred and known is not None and known[0].name == "centred" and not program.moves:
+                    is_own = known[1][1] == size.dims and same_value(scaled(known[1][0]), scaled(size.of))
+                else:
+                    is_own = not size.centred and any(map(program.starts_as, own_programs_of(size.of)))
+                if is_own:
+                    norm = F.layer_norm if size.centred else F.rms_norm
+                    found = _over(size.of, size.dims, norm, size.eps) * size.scale ** (1 if name == "mul" else -1)
+                    one = torch.ones((), dtype=over.dtype, device=over.device)
+                    return found * program.code.value(one) if program.code.steps else found
+    return None
+
+
 def _squared(law: Law) -> Law | None:
     """What ``law`` is the square of."""
     if made_by(law) not in ("square", "pow", "mul"):
@@ -123,6 +190,17 @@ def _squared(law: Law) -> Law | None:
     if made_by(law) == "mul" and not (isinstance(args[1], Law) and args[0] is args[1]):
         return None
     return scaled(args[0]) if isinstance(args[0], Law) else None
+
+
+def _over(x: Any, dims: tuple[int, ...], norm: Any, eps: float) -> Any:
+    """A norm of ``x`` over ``dims``, wherever they are."""
+    rest = [d for d in range(x.ndim) if d not in dims]
+    order = (*rest, *dims)
+    back = [order.index(d) for d in range(x.ndim)]
+    shape = [x.shape[d] for d in dims]
+    moved = x.permute(*order)
+    found = norm(moved, shape, eps=eps) if norm is F.layer_norm else norm(moved, shape, None, eps)
+    return found.permute(*back)
 
 
 def _softmax(a: Any, b: Any) -> Any:

@@ -25,7 +25,7 @@ from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
     "CHOICES", "EXPANSIONS", "IDENTITIES", "alike", "applied", "integrated",
-    "note_if_related", "number_of", "programs_of", "reshapes", "same_value",
+    "note_if_related", "number_of", "own_programs_of", "programs_of", "reshapes", "same_value",
 ]  # fmt: skip
 
 #: functions that choose, by a mask, among the values of one place
@@ -131,8 +131,14 @@ def alike(first: Law, *others: Law) -> bool:
 
 def same_value(a: Law, b: Law) -> bool:
     """Whether two laws are one value: the same object, or moved from one in the same way."""
-    first, second = ([program for program in programs_of(law) if not program.code.steps] for law in (a, b))
-    return a is b or any(one.starts_as(other) for one in first for other in second)
+    if a is b:
+        return True
+    return any(one.starts_as(other) for one in own_programs_of(a) for other in own_programs_of(b))
+
+
+def own_programs_of(law: Law) -> list[Program]:
+    """Of which values, and moved how, the law is the value itself."""
+    return [program for program in programs_of(law) if not program.code.steps]
 
 
 def number_of(given: Any) -> float | None:

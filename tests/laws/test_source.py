@@ -14,6 +14,7 @@ from torch import Tensor
 
 from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal, listening, point
+from momentgen.laws.analysis import root_of_affine
 
 
 def assert_is_the_op(by_hand: Callable[..., Any], op: Callable[..., Any], *shape: int, **options: Any) -> None:
@@ -153,8 +154,9 @@ def test_rounding_of_a_value_that_is_put_off_is_refused() -> None:
 # --------------------------------------------------------------------- norms
 
 
-def _by_var(x: Any) -> Any:
-    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, unbiased=False, keepdim=True) + 1e-5)
+def _by_var(x: Any, dims: Any, unbiased: bool) -> Any:
+    mean, var = x.mean(dims, keepdim=True), x.var(dims, unbiased=unbiased, keepdim=True)
+    return (x - mean) / torch.sqrt(var + 1e-5)
 
 
 def _by_square(x: Any) -> Any:
@@ -162,37 +164,110 @@ def _by_square(x: Any) -> Any:
     return centred * torch.rsqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5)
 
 
-def _rms(x: Any) -> Any:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+def _by_two(x: Any) -> Any:
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).pow(2).mean(-1, keepdim=True)
+    return (x - mean) / (variance + 1e-5) ** 0.5
 
 
-@pytest.mark.parametrize(("size", "typical", "worst"), [(6, 0.2, 2.0), (128, 0.01, 0.12)])
-@pytest.mark.parametrize(
-    ("by_hand", "op"),
-    [
-        (_by_var, lambda x: F.layer_norm(x, x.shape[-1:])),
-        (_by_square, lambda x: F.layer_norm(x, x.shape[-1:])),
-        (_rms, lambda x: F.rms_norm(x, x.shape[-1:], None, 1e-6)),
-    ],
-)
-def test_a_norm_written_by_hand_is_near_its_op_and_noted_with_its_line(
-    by_hand: Any, op: Any, size: int, typical: float, worst: float
-) -> None:
-    x = normal_input(4, size)
-    with torch.no_grad(), listening() as notes:
-        found, want = by_hand(law_of(x)).moments(), op(law_of(x)).moments()
-    off = (found.std / want.std - 1).abs()
-    assert off.median() < typical
-    assert off.max() < worst
-    assert ((found.mean - want.mean).abs() < 20 * typical * want.std).all()
-    assert any("two values that depend on one value" in note and "test_source.py" in note for note in notes)
-    assert torch.equal(by_hand(point(x.mean)).value, by_hand(x.mean))
+def _by_std(x: Any) -> Any:
+    return _W * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + _W
+
+
+def _layer_norm(x: Any) -> Any:
+    return F.layer_norm(x, x.shape[-1:])
+
+
+def _channel_norm(x: Any) -> Any:
+    return F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
+
+
+_W = torch.linspace(0.5, 1.5, 6).double()
+_N = 6
+_ROWS, _IMAGES = (3, _N), (2, _N, 2, 1)
+
+
+def _rms(eps: float, weight: Any = None) -> Callable[[Any], Any]:
+    return lambda x: F.rms_norm(x, (_N,), weight, eps)
+
+
+#: what is written by hand -> the same by torch's functions, and the shape
+NORMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], tuple[int, ...]]] = {
+    "layer norm, var": (lambda x: _by_var(x, -1, False), _layer_norm, _ROWS),
+    "layer norm, var unbiased": (
+        lambda x: _by_var(x, -1, True), lambda x: F.layer_norm(x, (_N,), eps=1e-5 * 5 / 6) * (5 / 6) ** 0.5, _ROWS
+    ),
+    "layer norm, squares": (_by_square, _layer_norm, _ROWS),
+    "layer norm, centred twice": (_by_two, _layer_norm, _ROWS),
+    "layer norm, unsqueezed": (
+        lambda x: (x - x.mean(-1).unsqueeze(-1)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt(),
+        _layer_norm, _ROWS,
+    ),
+    "layer norm, scaled, by std": (
+        _by_std, lambda x: F.layer_norm(x, (_N,), eps=0.0) * (5 / 6) ** 0.5 * _W + _W, _ROWS
+    ),
+    "layer norm, one over": (
+        lambda x: (x - x.mean(-1, True)) * (1.0 / torch.sqrt(x.var(-1, False, True) + 1e-5)), _layer_norm, _ROWS
+    ),
+    "over channels, var": (lambda x: _by_var(x, 1, False), _channel_norm, _IMAGES),
+    "over channels, convnext": (
+        lambda x: (x - x.mean(1, keepdim=True))
+        / torch.sqrt((x - x.mean(1, keepdim=True)).pow(2).mean(1, keepdim=True) + 1e-5),
+        _channel_norm, _IMAGES,
+    ),
+    "over several dims": (lambda x: _by_var(x, (1, 2, 3), False), lambda x: F.layer_norm(x, x.shape[1:]), _IMAGES),
+    "rms norm, pow": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6), _rms(1e-6), _ROWS),
+    "rms norm, by weight": (
+        lambda x: _W * (x * torch.rsqrt(x.to(torch.float64).square().mean(dim=-1, keepdim=True) + 1e-6)),
+        _rms(1e-6, _W), _ROWS,
+    ),
+    "rms norm, product, sqrt": (lambda x: x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6), _rms(1e-6), _ROWS),
+    "rms norm, by the norm": (
+        lambda x: x / (x.norm(2, dim=-1, keepdim=True) * _N**-0.5 + 1e-8), _rms(1e-16), _ROWS
+    ),
+    "l2 norm": (lambda x: x / x.norm(dim=-1, keepdim=True), lambda x: F.normalize(x, dim=-1), _ROWS),
+    "l2 norm, clamped": (
+        lambda x: x / x.norm(p=2, dim=1, keepdim=True).clamp(min=1e-12), lambda x: F.normalize(x, dim=1), _ROWS
+    ),
+    "l2 norm, linalg, expanded": (
+        lambda x: x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + 1e-12).expand_as(x),
+        lambda x: F.normalize(x, dim=-1), _ROWS,
+    ),
+    "centred": (lambda x: x - x.mean(1, keepdim=True), lambda x: -(x.mean(1, keepdim=True) - x), _ROWS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_written_by_hand_is_its_op(name: str) -> None:
+    by_hand, op, shape = NORMS[name]
+    assert_is_the_op(by_hand, op, *shape)
+    x = normal_input(*shape).mean
+    torch.testing.assert_close(by_hand(x), op(x), rtol=1e-4, atol=1e-4)
+    assert torch.equal(by_hand(point(x)).value, by_hand(x))
+
+
+def _roots(*steps: tuple[Any, ...]) -> Any:
+    """What a chain of functions is, each of the one before and a number."""
+    return root_of_affine(tuple((name, (("value", at), *rest), ()) for at, (name, *rest) in enumerate(steps)))
+
+
+def test_a_root_is_told_by_its_values_and_what_is_nearly_one_is_none() -> None:
+    assert _roots(("mul", 4.0), ("add", 1e-5), ("sqrt",)) == pytest.approx((2.0, 2.5e-6, 1))
+    assert _roots(("sqrt",), ("add", 1e-8), ("reciprocal",)) == pytest.approx((1.0, 1e-16, -1))
+    assert _roots(("sqrt",), ("clamp", 1e-12)) == pytest.approx((1.0, 1e-24, 1))
+    for steps in (("sqrt",), ("add", -1e-4)), (("sqrt",), ("add", 0.1)), (("mul", 2.0),), (("sqrt",), ("clamp", 0, 9)):
+        assert _roots(*steps) is None
 
 
 def test_a_centred_value_is_that_of_samples() -> None:
     assert_agrees(lambda x: x - x.mean(1, keepdim=True), normal_input(1, 5))
     assert_agrees(lambda x: x - x.mean((1, 2), keepdim=True), normal_input(1, 2, 3))
     assert_agrees(lambda x: x.mean(-1)[..., None] - x, normal_input(1, 4))
+
+
+def test_a_norm_over_channels_may_be_viewed_as_the_plain_one_is() -> None:
+    found = _by_var(law_of(normal_input(2, 4, 2, 2)), 1, False).view(2, -1)
+    assert found.shape == (2, 16)
 
 
 # ------------------------------------------------------------------- softmax
