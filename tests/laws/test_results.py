@@ -151,7 +151,7 @@ def test_what_an_argument_is_off_by_is_in_the_errors_of_what_follows() -> None:
         then = propagate(lambda y: 2 * y, first, seed=seed)
         off.append(float((then.std - 2 * (6 * (4 * 0.25 + 2 * 0.0625)) ** 0.5) / then.std_error))
         mean_off.append(float((then.mean - 15) / then.mean_error))
-        assert any("which the errors of σ and mean count" in note for note in then.notes)
+        assert any("errors of σ and mean count that" in note for note in then.notes)
     for z in map(torch.tensor, (off, mean_off)):
         assert (z.abs() <= 2).double().mean() >= 0.88
         assert z.square().mean() < 1.3**2

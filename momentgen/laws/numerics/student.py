@@ -1,8 +1,8 @@
 """Quantiles of Student's t, of which torch knows neither the distribution function nor its inverse.
 
-The lower tail is half the regularised incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²), by its continued
-fraction (NIST Digital Library of Mathematical Functions, 8.17.22).  With many degrees of freedom the quantile is a
-series in 1/ν about the normal one (the same, 26.7.5 of Abramowitz and Stegun).
+The lower tail is half the regularised incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²).  It is computed by its
+continued fraction (NIST Digital Library of Mathematical Functions, 8.17.22).  With many degrees of freedom the quantile
+is a series in 1/ν about the normal one (the same, 26.7.5 of Abramowitz and Stegun).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attention, by torch's function or written by hand: ``softmax(scale · q kᵀ + bias) @ v``.
 
-What is written by hand is found where the logits are affine in the product: the scale may come before or after, masks
-may be added or filled in.  Weights may have dropout, and another shape.
+What is written by hand is found where the logits are affine in the product.  The scale may come before or after, and
+masks may be added or filled in.  Weights may have dropout, and another shape.
 """
 
 from __future__ import annotations
