@@ -65,8 +65,8 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         origins, (std_share, mean_share) = _origins(given), _shares_of_errors(given)
         if max(std_share, mean_share) > _WELL_KNOWN:
             note(
-                f"controlled: an argument is a result, whose σ is known to {std_share:.1%}. The errors of σ and mean count "
-                "that; those of quantiles and probabilities do not"
+                f"controlled: an argument is a result, whose σ is known to {std_share:.1%}. The errors of σ and mean "
+                "count that; those of quantiles and probabilities do not"
             )
         found = _propagated(where, forward, args, kwargs)
     for leaf in leaves_of(found):
