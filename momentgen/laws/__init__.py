@@ -3,7 +3,7 @@
 - :class:`Point` is a certain value.
 - :class:`Diagonal` has the mean and variance of each value.
 - :class:`Channels` has the statistics of a data set.
-- :class:`~momentgen.laws.weights.Local` is a random parameter whose linear maps draw their outputs.
+- :class:`~momentgen.laws.weights.Weight` and :class:`~momentgen.laws.weights.Local` are random parameters.
 
 The border (:func:`convert`, :class:`method`, :func:`noisy`) makes laws of inputs and moments of outputs.
 Lower layers: the generated ops and the runtime.  Above: :mod:`momentgen.nn`.

@@ -2,7 +2,8 @@
 
 A Bayesian network is a plain network whose parameters are laws while it runs.  Each method says what stands for a
 parameter (:mod:`momentgen.laws.methods`).  That becomes the module's attribute, which functions of torch take.
-``ap2`` makes independent values of it, exact for each output of a linear map or convolution.
+``ap2`` makes independent values of it.  Where neighbours have covariances it is a :class:`Weight`.  Linear maps and
+convolutions take it with these covariances, exact for each output.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from contextvars import ContextVar
 from typing import Any, Final, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.coefficients import bind, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
-from momentgen.laws.law import Law, laws_in, new_law, rule
+from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import square_root
-from momentgen.laws.table import Entry
+from momentgen.laws.table import Entry, names
+from momentgen.runtime.inputs import HALVES
 
 __all__ = [
     "ROW",
@@ -28,12 +31,14 @@ __all__ = [
     "Between",
     "Computed",
     "Local",
+    "Weight",
     "WeightOf",
     "controlled_weight",
     "drawn_weight",
     "independent_weight",
     "local",
     "once_in_a_run",
+    "refused",
 ]  # fmt: skip
 
 #: compute a tensor when it is needed, and covariances of neighbours, where elements have some
@@ -48,9 +53,20 @@ ROW: Final[ContextVar[WeightOf | None]] = ContextVar("momentgen_row_weight", def
 #: what random parameters are in one run of the outermost network, by their owner
 RUN: Final[ContextVar[dict[Any, tuple[Any, Any]] | None]] = ContextVar("momentgen_run", default=None)
 
+#: why a function of a parameter with covariances of neighbours has no rule
+_LOST: Final = (
+    "the covariance of its neighbouring elements would be lost; linear maps and convolutions have rules for it, for "
+    "other uses give this parameter a mean-field posterior, or use the method sample or local"
+)
+
 #: why it cannot be written to, and why other laws do not meet a parameter of the method ``local``
 _WRITTEN: Final = "a random parameter cannot be written to while the network runs"
 _ON_TENSORS: Final = "under the method local a network runs on tensors"
+
+#: functions that read one row or one value of a parameter at a time
+_ONE_BY_ONE: Final = names(
+    "embedding batch_norm layer_norm rms_norm group_norm instance_norm add sub rsub mul div rdiv neg"
+)
 
 
 def once_in_a_run(owner: Any, method: str, make: Callable[[], Any]) -> Any:
@@ -84,34 +100,118 @@ def controlled_weight(*_: Any) -> Any:
     )
 
 
-def _checked(mean: Tensor, var: Tensor) -> Tensor:
-    """The variances.
+def _checked(mean: Tensor, var: Tensor, neighbour: Tensor | None) -> Tensor | None:
+    """Covariances of each element with the next one, of the mean's shape; None for independent elements.
 
     Raises:
-        InputError: if they have another shape than the mean.
+        InputError: for shapes that do not fit.
     """
     if mean.shape != var.shape:
         raise InputError(f"random_weight: mean of shape {tuple(mean.shape)} and variance of {tuple(var.shape)}")
-    return var
+    if neighbour is None:
+        return None
+    if neighbour.shape != (max(mean.numel() - 1, 0),):
+        raise InputError(
+            f"random_weight: {mean.numel()} elements have {max(mean.numel() - 1, 0)} covariances of neighbours, "
+            f"got shape {tuple(neighbour.shape)}"
+        )
+    return F.pad(neighbour, (0, 1)).view(mean.shape) if mean.numel() > 1 else None
 
 
 def independent_weight(mean: Tensor, var: Computed, neighbour: Between, _: Any = None) -> Diagonal:
-    """Independent elements, of half precision in float32; see :func:`drawn_weight` for the arguments.
+    """A law of a random parameter, of half precision in float32; see :func:`drawn_weight` for the arguments.
 
     >>> mean, var = torch.ones(1, 2), torch.full((1, 2), 0.5)
-    >>> weight = independent_weight(mean, lambda: var, lambda: None)
-    >>> torch.nn.functional.linear(torch.tensor([[1.0, 2.0]]), weight).moments().var
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), independent_weight(mean, lambda: var, lambda: None)).moments().var
     tensor([[2.5000]])
+    >>> correlated = independent_weight(mean, lambda: var, lambda: torch.tensor([-0.25]))
+    >>> F.linear(torch.tensor([[1.0, 2.0]]), correlated).moments().var
+    tensor([[1.5000]])
     """
-    if neighbour() is not None:
-        note(
-            "ap2: neighbouring elements of a parameter are correlated, and taken as independent; controlled draws them"
-        )
-    return diagonal(mean, _checked(mean, var()))
+    parts = [mean, variances := var()]
+    if (between := _checked(mean, variances, neighbour())) is None:
+        return diagonal(*parts)
+    return _weight(*(part.float() if mean.dtype in HALVES else part for part in (*parts, between)))
+
+
+class Weight(Diagonal):
+    """A random parameter whose neighbouring elements have covariances: ``neighbour``, of its shape.
+
+    Element k of these is the covariance of element k with the next one in flattened order.  Linear maps and
+    convolutions take it into account.  Functions of each value by itself see mean and variance, as of every
+    ``Diagonal``.  All other functions would lose it silently, and are refused.
+    """
+
+    __slots__ = ("neighbour",)
+    RANK = 2
+    FIXED = _WRITTEN, _LOST
+    neighbour: Tensor
+
+    def _like(self, *parts: Tensor) -> Law:
+        return diagonal(*parts)
+
+
+def _weight(mean: Tensor, var: Tensor, neighbour: Tensor) -> Weight:
+    law: Weight = new_law(Weight, mean, var)
+    law._noise, law.neighbour = Diagonal, neighbour
+    return law
+
+
+#: functions that keep the elements of one output in their order
+_KEPT = names("to float double half bfloat16 type type_as detach data clone contiguous requires_grad_")
+#: functions that choose among outputs, the first dimension, where their dimension is 0
+_CHOICES = names("chunk split split_with_sizes tensor_split narrow index_select select")
+
+
+@rule(Weight, "query", "refusal", "creation", "composite", *_ONE_BY_ONE, "linear", *(f"conv{d}d" for d in (1, 2, 3)))
+def _as_diagonal(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Linear maps of which it is the weight or bias; functions of the form, of rows, or of each value by itself."""
+    if is_linear_map(entry.name) and isinstance(args[0], Weight):
+        return refused(entry, args, kwargs)
+    if entry.name in _ONE_BY_ONE and max(law.ndim for law in _weights(args, kwargs)) > 1:
+        note("the covariance of a parameter's neighbouring elements counts in linear maps and convolutions only")
+    return cast(Rule, rule_of(Diagonal, entry.name, entry.kind))(entry, args, kwargs)
+
+
+@rule(Weight, "getitem", *_KEPT, *_CHOICES)
+def _movement(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    law = args[0]
+    if not isinstance(law, Weight) or not _keeps_rows(entry, args, kwargs):
+        return refused(entry, args, kwargs)
+    mean, var, neighbour = (entry.call(part, *args[1:], **kwargs) for part in (*law._parts(), law.neighbour))
+    if isinstance(mean, Tensor):
+        return _weight(mean, var, neighbour)
+    return tuple(_weight(*parts) for parts in zip(mean, var, neighbour, strict=True))
+
+
+def _keeps_rows(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a movement keeps the elements of one output, all beyond the first dimension, together in their order."""
+    if entry.name in _KEPT:
+        return True
+    if args[0].ndim < 2:
+        return False
+    if entry.name == "getitem":
+        index = args[1]
+        if isinstance(index, Tensor):  # True, or one of more dimensions, joins rows or takes them apart
+            return index.dim() == 1 or (index.dim() == 0 and index.dtype is not torch.bool)
+        return isinstance(index, slice) or (isinstance(index, int) and not isinstance(index, bool))
+    # torch's order of arguments: the dimension stands first in select, narrow and index_select.
+    first = entry.name in ("select", "narrow", "index_select")
+    return bool(kwargs.get("dim", args[1] if first and len(args) > 1 else args[2] if len(args) > 2 else 0) == 0)
+
+
+def _weights(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Weight]:
+    return [law for law in laws_in((*args, *kwargs.values())) if isinstance(law, Weight)]
+
+
+@rule(Weight, "*")
+def refused(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The rule of all functions that would lose the covariances."""
+    raise unsupported(entry, _weights(args, kwargs)[0], _LOST)
 
 
 class Local(Law):
-    """A random parameter of the method ``local``: mean and variance, and how it is drawn.
+    """A random parameter of the method ``local``: mean and variance; covariances of neighbours; how it is drawn.
 
     Outputs of linear maps are drawn, in place of the weight (Kingma, Salimans & Welling 2015, Variational dropout and
     the local reparameterisation trick).  Then each output of a linear map or convolution is drawn by itself from its
@@ -121,10 +221,11 @@ class Local(Law):
     second run of the checkpoint saved other tensors.
     """
 
-    __slots__ = ("draw", "sample")
+    __slots__ = ("draw", "neighbour", "sample")
     RANK = 5
     FIXED = _WRITTEN, _ON_TENSORS
     draw: Callable[[], Tensor]
+    neighbour: Tensor | None
     sample: Tensor | None
 
     def drawn(self) -> Tensor:
@@ -134,13 +235,12 @@ class Local(Law):
         return self.sample
 
 
-def local(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Local | Tensor:
-    """A random parameter; one draw where neighbours are correlated; see :func:`drawn_weight` for the arguments."""
-    if neighbour() is not None:
-        return draw()
-    law: Local = new_law(Local, mean, _checked(mean, var()))
+def local(mean: Tensor, var: Computed, neighbour: Between, draw: Computed) -> Local:
+    """A random parameter; see :func:`drawn_weight` for the arguments."""
+    law: Local = new_law(Local, mean, var())
     # What norms take is drawn here and now: a checkpoint's second run must find the random numbers of its first.
-    law.sample, law.draw = draw() if mean.dim() < 2 else None, draw
+    law.sample = draw() if mean.dim() < 2 else None
+    law.neighbour, law.draw = _checked(mean, law._var, neighbour()), draw
     return law
 
 
@@ -163,7 +263,7 @@ def _drawn_output(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     mean: Tensor = entry.call(x, *means, **bound)
     var: Tensor | None = None
     if isinstance(weight, Local):
-        var = noise_of_weight(entry.call, x, None, weight._var, bound)
+        var = noise_of_weight(entry.call, entry.name, x, None, weight._var, weight.neighbour, bound)
     if isinstance(bias, Local):
         own = bias._var if entry.name == "linear" else bias._var.view([-1] + [1] * int(entry.name[-2]))
         var = own.expand(mean.shape) if var is None else var + own

@@ -1,4 +1,4 @@
-"""Random parameters for the tests of laws: posteriors, what takes them, and draws."""
+"""Random parameters for the tests of laws: posteriors with correlated neighbours, what takes them, and draws."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from sampling import ERRORS, N
 from torch import Tensor, nn
 
@@ -22,32 +23,52 @@ def random_weight(
 
 
 class Posterior(NamedTuple):
-    """A normal parameter of independent elements: mean and standard deviation."""
+    """A normal parameter with a bidiagonal Cholesky factor: its mean, the factor's diagonal and what is below it."""
 
     mean: Tensor
-    std: Tensor
+    diagonal: Tensor
+    below: Tensor
 
     @property
     def var(self) -> Tensor:
-        return self.std.square()
+        carried = F.pad(self.below, (1, 0)).square() if len(self.below) else 0.0
+        return (self.diagonal.square() + carried).view(self.mean.shape)
+
+    @property
+    def neighbour(self) -> Tensor:
+        return self.diagonal[:-1] * self.below
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Samples, shape ``(count, *shape)``."""
-        return self.mean + self.std * torch.randn(count, *self.mean.shape, dtype=self.mean.dtype, generator=generator)
+        noise = torch.randn(count, len(self.diagonal), dtype=self.mean.dtype, generator=generator)
+        values = noise * self.diagonal
+        values[:, 1:] += noise[:, :-1] * self.below
+        return self.mean + values.view(count, *self.mean.shape)
 
-    def weight(self, method: str) -> Any:
-        return random_weight(self.mean, self.var, draw=lambda: self.draw(1)[0], method=method)
+    def weight(self, method: str, correlated: bool) -> Any:
+        return random_weight(
+            self.mean,
+            self.var,
+            neighbour=self.neighbour if correlated else None,
+            draw=lambda: self.draw(1)[0],
+            method=method,
+        )
 
 
-def posterior(*shape: int, seed: int = 0) -> Posterior:
+def posterior(*shape: int, correlated: bool, seed: int = 0, dtype: torch.dtype = torch.float64) -> Posterior:
+    """A parameter whose neighbours have correlations of -0.47, or are independent."""
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(shape, dtype=torch.float64, generator=generator)
-    return Posterior(mean, torch.rand(shape, dtype=torch.float64, generator=generator) + 0.3)
+    std = torch.rand(mean.numel(), dtype=torch.float64, generator=generator) + 0.3
+    correlation = -0.47 if correlated else 0.0
+    pairs = torch.diag_embed(correlation * std[1:] * std[:-1], offset=1)
+    root = torch.linalg.cholesky(torch.diag(std.square()) + pairs + pairs.mT)
+    return Posterior(mean.to(dtype), root.diagonal().to(dtype), root.diagonal(-1).to(dtype))
 
 
 def given(*shape: int, seed: int = 1) -> Moments:
     generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(shape, dtype=torch.float64, generator=generator) + 1
+    mean = torch.randn(shape, dtype=torch.float64, generator=generator) + 1  # neighbours alike, as pixels are
     return Moments(mean, torch.rand(shape, dtype=torch.float64, generator=generator) / 2)
 
 
@@ -95,9 +116,9 @@ def weights_of(own: Posterior, seed: int = 6) -> Callable[[int], Tensor]:
 class Bayes(nn.Module):
     """A network that sets its parameters anew at each run, from a mean and a standard deviation for each."""
 
-    def __init__(self, net: nn.Module, noise: float = 0.1) -> None:
+    def __init__(self, net: nn.Module, correlated: bool, noise: float = 0.1) -> None:
         super().__init__()
-        self.net = net
+        self.net, self.correlated = net, correlated
         self.means, self.logs = nn.ParameterList(), nn.ParameterList()
         self.places: list[tuple[str, str]] = []
         for path, part in net.named_modules():
@@ -111,12 +132,13 @@ class Bayes(nn.Module):
     def forward(self, x: Any) -> Any:
         for (path, name), mean, log in zip(self.places, self.means, self.logs, strict=True):
             std = log.exp()
+            neighbour = -0.45 * std.flatten()[1:] * std.flatten()[:-1] if self.correlated else None
 
             def draw(mean: Tensor = mean, std: Tensor = std) -> Tensor:
                 return mean + std * torch.randn_like(mean)
 
             own = current_method(getattr(self, "propagation", None))
-            weight = random_weight(mean, std.square(), draw=draw, method=own)
+            weight = random_weight(mean, std.square(), neighbour=neighbour, draw=draw, method=own)
             self.net.get_submodule(path).__dict__[name] = weight
         return self.net(x)
 

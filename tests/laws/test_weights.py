@@ -27,34 +27,76 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import momentgen
-from momentgen.errors import InputError
-from momentgen.laws import diagonal, listening
+from momentgen.errors import InputError, UnsupportedError
+from momentgen.laws import diagonal
 
 # ----------------------------------------------------------------------- ap2
 
 
+@pytest.mark.parametrize("correlated", [False, True])
 @pytest.mark.parametrize(
     "name", ["linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conv1d", "conv2d"))]
 )
-def test_a_random_weight_and_bias_on_a_random_input_have_the_moments_of_draws(name: str) -> None:
+def test_a_random_weight_and_bias_on_a_random_input_have_the_moments_of_draws(name: str, correlated: bool) -> None:
     shape, size, options = MAPS[name]
     function, x = getattr(F, name), given(*size)
-    weight, bias = posterior(*shape), posterior(shape[0], seed=3)
-    found = function(diagonal(*x), weight.weight("ap2"), bias.weight("ap2"), **options).moments()
+    weight, bias = posterior(*shape, correlated=correlated), posterior(shape[0], correlated=False, seed=3)
+    found = function(diagonal(*x), weight.weight("ap2", correlated), bias.weight("ap2", False), **options).moments()
     truth = of_draws(lambda x, w, b: function(x, w, b, **options), drawing(x), weights_of(weight), weights_of(bias, 7))
     agree(found, truth)
 
 
+#: options of convolutions whose variance is that of the covariance written out
+_FORMS: list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    *[(name, *own) for name, own in MAPS.items()],
+    ("conv1d", (3, 2, 3), (2, 7), {"padding": "same", "dilation": 2}),
+    ("conv2d", (2, 3, 1, 1), (2, 3, 4, 4), {}),
+    ("conv2d", (4, 1, 3, 3), (1, 2, 5, 5), {"groups": 2, "padding": "valid"}),
+    ("conv3d", (2, 2, 2, 1, 3), (1, 2, 4, 4, 5), {"padding": (1, 0, 2), "stride": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "size", "options"), _FORMS)
+def test_variances_under_neighbours_are_those_of_the_whole_covariance_matrix(
+    name: str, shape: tuple[int, ...], size: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    function, x, own = getattr(F, name), given(*size), posterior(*shape, correlated=True)
+    found = function(diagonal(*x), own.weight("ap2", True), None, **options).moments()
+    by_weight = torch.func.jacrev(lambda w: function(x.mean, w, None, **options))(own.mean)
+    by_input = torch.func.jacrev(lambda m: function(m, own.mean, None, **options))(x.mean)
+    root = torch.diag(own.diagonal) + torch.diag(own.below, -1)
+    expected = (by_weight.reshape(found.mean.numel(), -1) @ root).square().sum(1)
+    expected += by_input.reshape(found.mean.numel(), -1).square() @ x.var.flatten()
+    expected += function(x.var, own.var, None, **options).flatten()
+    torch.testing.assert_close(found.var.flatten(), expected, rtol=1e-13, atol=0)
+
+
+def test_what_neighbours_have_in_common_matters_where_inputs_are_alike() -> None:
+    own, x = posterior(2, 400, correlated=True), torch.ones(1, 400, dtype=torch.float64)
+    with_it, without = (F.linear(x, own.weight("ap2", part)).moments().var for part in (True, False))
+    assert (without / with_it > 4).all()
+
+
+def test_a_rank_deficient_posterior_gives_no_negative_variance() -> None:
+    mean = torch.randn(1, 301)
+    var = torch.full_like(mean, 2.0).index_fill(1, torch.tensor([0, 300]), 1.0)  # differences of neighbours
+    x = torch.full((64, 301), 0.1) * torch.rand(64, 1)
+    weight = random_weight(mean, var, neighbour=-torch.ones(300), draw=lambda: mean, method="ap2")
+    found = F.linear(x, weight).moments().var
+    assert (found >= 0).all()
+    assert found.max() < 1e-5
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_scale_and_bias_of_a_batch_norm_have_the_moments_of_draws(training: bool) -> None:
-    x, scale, bias = given(6, 3), posterior(3), posterior(3, seed=4)
+    x, scale, bias = given(6, 3), posterior(3, correlated=False), posterior(3, correlated=False, seed=4)
     running = (torch.randn(3, dtype=torch.float64), torch.rand(3, dtype=torch.float64) + 0.5)
 
     def norm(weight: Any, bias: Any) -> Any:
         statistics = [part.clone() for part in running]
         return F.batch_norm(x.mean, *statistics, weight, bias, training)
 
-    found = norm(scale.weight("ap2"), bias.weight("ap2")).moments()
+    found = norm(scale.weight("ap2", False), bias.weight("ap2", False)).moments()
     normed = F.batch_norm(x.mean, *[part.clone() for part in running], None, None, training)
     agree(found, of_draws(lambda w, b: normed * w + b, weights_of(scale), weights_of(bias, 7)))
 
@@ -63,40 +105,92 @@ def test_scale_and_bias_of_a_batch_norm_have_the_moments_of_draws(training: bool
     "norm", [lambda x, w, b: F.layer_norm(x, (4,), w, b), lambda x, w, b: F.group_norm(x, 2, w, b)]
 )
 def test_scale_and_bias_of_other_norms_on_a_certain_input_have_the_moments_of_draws(norm: Any) -> None:
-    x, scale, bias = given(2, 4).mean, posterior(4), posterior(4, seed=4)
-    found = norm(x, scale.weight("ap2"), bias.weight("ap2")).moments()
+    x, scale, bias = given(2, 4).mean, posterior(4, correlated=False), posterior(4, correlated=False, seed=4)
+    found = norm(x, scale.weight("ap2", False), bias.weight("ap2", False)).moments()
     normed = norm(x, None, None)
     agree(found, of_draws(lambda w, b: normed * w + b, weights_of(scale), weights_of(bias, 7)))
 
 
 def test_a_random_scale_on_a_random_input_of_an_evaluated_batch_norm_is_exact() -> None:
-    x, scale = given(2, 3), posterior(3)
+    x, scale = given(2, 3), posterior(3, correlated=False)
     running = (torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
-    found = F.batch_norm(diagonal(*x), *running, scale.weight("ap2"), None, False, eps=0.0).moments()
+    found = F.batch_norm(diagonal(*x), *running, scale.weight("ap2", False), None, False, eps=0.0).moments()
     agree(found, of_draws(lambda x, w: x * w, drawing(x), weights_of(scale)))
 
 
-def test_a_bias_alone_is_random() -> None:
-    x, bias = given(2, 5), posterior(3)
-    weight = posterior(3, 5).mean
+@pytest.mark.parametrize("correlated", [False, True])
+def test_a_bias_alone_is_random(correlated: bool) -> None:
+    x, bias = given(2, 5), posterior(3, correlated=correlated)
+    weight = posterior(3, 5, correlated=False).mean
     for value, of_input in ((diagonal(*x), x.var @ weight.square().T), (x.mean, 0.0)):
-        found = F.linear(value, weight, bias.weight("ap2")).moments()  # type: ignore[arg-type]
+        found = F.linear(value, weight, bias.weight("ap2", correlated)).moments()  # type: ignore[arg-type]
         torch.testing.assert_close(found.var, (of_input + bias.var).expand(2, 3))
 
 
 def test_rows_of_a_random_embedding_are_random() -> None:
-    own = posterior(4, 3)
-    found = F.embedding(torch.tensor([2, 0, 2]), own.weight("ap2")).moments()
+    own = posterior(4, 3, correlated=True)
+    found = F.embedding(torch.tensor([2, 0, 2]), own.weight("ap2", True)).moments()
     assert torch.equal(found.mean, own.mean[[2, 0, 2]])
     assert torch.equal(found.var, own.var[[2, 0, 2]])
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        lambda w: w[1:3],
+        lambda w: w[::3],
+        lambda w: w[-1],
+        lambda w: w[torch.tensor([3, 0, 3])],
+        lambda w: w[torch.tensor(2)],
+        lambda w: w[torch.tensor([True, False, False, True])],
+        lambda w: w.chunk(2)[1],
+        lambda w: w.narrow(0, 1, 2),
+        lambda w: w.select(0, 2),
+        lambda w: w.index_select(0, torch.tensor([2, 1])),
+    ],
+)
+def test_parts_of_a_weight_chosen_by_outputs_keep_what_neighbours_have_in_common(chosen: Callable[[Any], Any]) -> None:
+    own, x = posterior(4, 5, correlated=True), given(2, 5)
+    weight = own.weight("ap2", True)
+    expected = F.linear(diagonal(*x), weight).moments().var  # type: ignore[arg-type]
+    found = F.linear(diagonal(*x), chosen(weight)).moments().var  # type: ignore[arg-type]
+    torch.testing.assert_close(found.T, chosen(expected.T))
+
+
+_LOSING: list[Callable[[Any, Tensor], Any]] = [
+    lambda w, x: x @ w.t(),
+    lambda w, x: torch.einsum("bi,oi->bo", x, w),
+    lambda w, x: w.view(5, 3),
+    lambda w, x: F.linear(w, x),
+    lambda w, x: w.sum(1),
+    lambda w, x: w[torch.eye(3, 5).bool()],
+    lambda w, x: w[torch.tensor([[0, 2], [1, 1]])],
+    lambda w, x: w[torch.tensor([2, 1])][True],
+    lambda w, x: w[torch.tensor([2, 1])][torch.tensor(True)],
+]
+
+
+@pytest.mark.parametrize("use", _LOSING)
+def test_uses_that_would_lose_the_covariance_of_neighbours_are_refused(use: Callable[[Any, Tensor], Any]) -> None:
+    with pytest.raises(UnsupportedError, match="neighbour"):
+        use(posterior(3, 5, correlated=True).weight("ap2", True), torch.ones(2, 5, dtype=torch.float64))
+
+
+def test_a_transposed_convolution_refuses_neighbours_and_takes_independent_elements() -> None:
+    own, x = posterior(2, 3, 3, correlated=True), given(1, 2, 4).mean
+    with pytest.raises(UnsupportedError, match="mean-field"):
+        F.conv_transpose1d(x, own.weight("ap2", True))
+    found = F.conv_transpose1d(x, own.weight("ap2", False)).moments().var
+    torch.testing.assert_close(found, F.conv_transpose1d(x.square(), own.var))
+
+
+@pytest.mark.parametrize("correlated", [False, True])
 @pytest.mark.parametrize("method", ["ap2", "local"])
-def test_a_variance_of_zero_is_certain(method: str) -> None:
-    own = Posterior(torch.randn(3, 2, 3, 3), torch.zeros(3, 2, 3, 3))
+def test_a_variance_of_zero_is_certain(method: str, correlated: bool) -> None:
+    own = Posterior(torch.randn(3, 2, 3, 3), torch.zeros(54), torch.zeros(53))
     x = torch.randn(2, 2, 5, 5)
     with momentgen.method(method):  # type: ignore[arg-type]
-        found = momentgen.laws.lower(F.conv2d(x, own.weight(method), padding=1))
+        found = momentgen.laws.lower(F.conv2d(x, own.weight(method, correlated), padding=1))
     torch.testing.assert_close(found.mean, F.conv2d(x, own.mean, padding=1))
     assert not found.var.any()
 
@@ -104,63 +198,55 @@ def test_a_variance_of_zero_is_certain(method: str) -> None:
 @pytest.mark.parametrize("name", MAPS)
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
     shape, size, options = MAPS[name]
-    own, x, function = posterior(*shape), given(*size), getattr(F, name)
+    own, x, function = posterior(*shape, correlated=True), given(*size), getattr(F, name)
 
-    def run(mean: Tensor, var: Tensor, m: Tensor, v: Tensor) -> Any:
-        weight = random_weight(mean, var, draw=lambda: mean, method="ap2")
+    def run(mean: Tensor, var: Tensor, neighbour: Tensor, m: Tensor, v: Tensor) -> Any:
+        weight = random_weight(mean, var, neighbour=neighbour, draw=lambda: mean, method="ap2")
         return tuple(function(diagonal(m, v), weight, None, **options).moments())
 
-    parts = [part.clone().requires_grad_() for part in (own.mean, own.var, *x)]
+    parts = [part.clone().requires_grad_() for part in (own.mean, own.var, own.neighbour, *x)]
     assert torch.autograd.gradcheck(run, parts)
 
 
 @pytest.mark.parametrize("method", ["ap2", "local"])
 def test_shapes_that_do_not_fit_are_named(method: str) -> None:
     mean = torch.zeros(2, 3)
+    with pytest.raises(InputError, match="6 elements have 5"):
+        random_weight(mean, mean, neighbour=torch.zeros(6), draw=lambda: mean, method=method)
     with pytest.raises(InputError, match="variance of"):
         random_weight(mean, mean[0], draw=lambda: mean, method=method)
-
-
-def test_correlated_neighbours_are_independent_by_ap2_with_a_note_and_drawn_by_local() -> None:
-    own, between = posterior(3, 5), torch.full((14,), -0.02, dtype=torch.float64)
-    x = given(1, 5).mean
-    given_to = {"neighbour": between, "draw": lambda: own.mean + 1}
-    with listening() as notes:
-        weight = random_weight(own.mean, own.var, method="ap2", **given_to)
-    assert any("taken as independent" in text for text in notes)
-    torch.testing.assert_close(F.linear(x, weight).moments().var, F.linear(x.square(), own.var))
-    assert torch.equal(random_weight(own.mean, own.var, method="local", **given_to), own.mean + 1)
 
 
 # ----------------------------------------------------------- sample and local
 
 
+@pytest.mark.parametrize("correlated", [False, True])
 @pytest.mark.parametrize("name", MAPS)
-def test_local_draws_outputs_of_the_analytic_mean_and_variance(name: str) -> None:
+def test_local_draws_outputs_of_the_analytic_mean_and_variance(name: str, correlated: bool) -> None:
     shape, size, options = MAPS[name]
-    own, bias, x = posterior(*shape), posterior(shape[0]), given(*size).mean
+    own, bias, x = posterior(*shape, correlated=correlated), posterior(shape[0], correlated=False), given(*size).mean
     batch, function = x.expand(20_000, *x.shape[1:]), getattr(F, name)
     torch.manual_seed(3)
-    drawn = function(batch, own.weight("local"), bias.weight("local"), **options)
-    exact = function(x, own.weight("ap2"), bias.weight("ap2"), **options).moments()
+    drawn = function(batch, own.weight("local", correlated), bias.weight("local", False), **options)
+    exact = function(x, own.weight("ap2", correlated), bias.weight("ap2", False), **options).moments()
     n = len(batch)
     assert ((drawn.mean(0) - exact.mean[0]).abs() <= ERRORS * (exact.var[0] / n).sqrt()).all()
     assert ((drawn.var(0) - exact.var[0]).abs() <= ERRORS * exact.var[0] * (2 / n) ** 0.5).all()
 
 
 def test_local_takes_one_sample_a_run_for_all_other_functions() -> None:
-    own = posterior(4, 3)
-    weight = own.weight("local")
+    own = posterior(4, 3, correlated=False)
+    weight = own.weight("local", False)
     first, second = F.embedding(torch.tensor([1, 1]), weight)
     assert torch.equal(first, second)
     assert torch.equal(first, (weight * 1)[1])
-    assert not torch.equal(first, (own.weight("local") * 1)[1])
+    assert not torch.equal(first, (own.weight("local", False) * 1)[1])
 
 
 @pytest.mark.parametrize("method", ["ap1", "sample"])
 def test_means_and_draws_are_plain_tensors(method: str) -> None:
-    own = posterior(4, 3)
-    found = own.weight(method)
+    own = posterior(4, 3, correlated=True)
+    found = own.weight(method, True)
     assert type(found) is Tensor
     assert (method == "sample") != torch.equal(found, own.mean)
 
@@ -192,7 +278,7 @@ def results(network: Any, bayes: Bayes, x: Any) -> list[Tensor]:
 @pytest.mark.parametrize("method", ["ap2", "sample", "local"])
 def test_a_checkpoint_changes_nothing(method: str) -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(convolutional()), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(convolutional(), True), torch.randn(3, 2, 4, 4)
     network = momentgen.convert(bayes, method)  # type: ignore[arg-type]
     expected = results(network, bayes, x)
     bayes.net.within = True
@@ -200,22 +286,23 @@ def test_a_checkpoint_changes_nothing(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "method", "backend"),
+    ("make", "method", "correlated", "backend"),
     [
-        (small, "local", "eager"),
+        (small, "local", True, "eager"),
         *(
-            pytest.param(make, method, "aot_eager", marks=pytest.mark.slow)
+            pytest.param(make, method, correlated, "aot_eager", marks=pytest.mark.slow)
             for make in (convolutional, lambda: convolutional(True))
             for method in ("ap1", "ap2", "sample", "local")
+            for correlated in (False, True)
         ),
     ],
 )
 def test_compiled_networks_of_random_parameters_equal_eager(
-    make: Callable[[], nn.Module], method: Any, backend: str
+    make: Callable[[], nn.Module], method: Any, correlated: bool, backend: str
 ) -> None:
     torch.manual_seed(2)
     torch._dynamo.reset()
-    bayes, x = Bayes(make()).train(), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(make(), correlated).train(), torch.randn(3, 2, 4, 4)
     network = momentgen.convert(bayes, method)
     fast = torch.compile(network, backend=backend, fullgraph=True)
     if method == "ap1":  # gradients reach the means only
@@ -225,9 +312,10 @@ def test_compiled_networks_of_random_parameters_equal_eager(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_keeps_variances_and_gradients_finite(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("correlated", [False, True])
+def test_autocast_keeps_variances_and_gradients_finite(dtype: torch.dtype, correlated: bool) -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(convolutional(), noise=1e-3), torch.randn(3, 2, 4, 4)
+    bayes, x = Bayes(convolutional(), correlated, noise=1e-3), torch.randn(3, 2, 4, 4)
     network = momentgen.convert(bayes, "ap2")
     exact = network(x)
     with torch.autocast("cpu", dtype):

@@ -239,7 +239,7 @@ def _random_coefficients(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, 
     out = entry.call(m, w, b, **bound)
     var = None if v is None else _second(entry, VARIANCE[entry.name], v, {"weight": w, **bound})
     if w_var is not None:
-        own = noise_of_weight(entry.call, m, v, w_var, bound)
+        own = noise_of_weight(entry.call, entry.name, m, v, w_var, getattr(weight, "neighbour", None), bound)
         var = own if var is None else var + own
     if b_var is not None:
         shape = [-1] if entry.name == "linear" else [-1] + [1] * int(entry.name[-2])
