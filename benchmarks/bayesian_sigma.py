@@ -5,10 +5,9 @@
 
 Two networks are trained by variance back-propagation (the evidence lower bound with moments by ``ap2``, prior N(0, 1)):
 one of 64, 100, 100 and 10 units on two thirds of scikit-learn's digits, and LeNet on 10,000 images of MNIST.  Each is
-trained with independent weights, and by drawn weights with a tridiagonal posterior whose ρ is -0.45 when it begins:
-``ap2`` takes neighbours as independent.  For test examples the standard deviation of each logit, over the posterior, is
-found by each method.  ``controlled`` is asked for 16 rows, and for its default accuracy.  Figures of a row, over
-examples and outputs:
+trained with independent weights, and with a tridiagonal posterior whose ρ is set to -0.45 when it begins.  For test
+examples the standard deviation of each logit, over the posterior, is found by each method.  ``controlled`` is asked for
+16 rows, and for its default accuracy.  Figures of a row, over examples and outputs:
 
     ratio        geometric mean of σ / σ of the draws
     rms          root mean square of the ratio's logarithm, less the draws' own
@@ -77,8 +76,7 @@ def perceptron() -> nn.Module:
 def trained(plain: nn.Module, posterior: Posterior, x: Tensor, y: Tensor, epochs: int) -> BayesianNetwork:
     """The network, trained."""
     network = randomise(plain, posterior)
-    propagation: Any = "ap2" if isinstance(posterior, MeanField) else "sample"
-    Trainer(network, Categorical(), propagation=propagation, lr=3e-3, batch_size=64).run(x, y, epochs)
+    Trainer(network, Categorical(), propagation="ap2", lr=3e-3, batch_size=64).run(x, y, epochs)
     return network.eval()
 
 
