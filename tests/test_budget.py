@@ -10,13 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 55_240,
+    "momentgen": 55_440,
     "momentgen/compiler": 20_470,
     "momentgen/compiler/strategies": 9_240,
-    "momentgen/laws": 15_380,
-    "momentgen/nn": 1_530,
+    "momentgen/laws": 15_580,
+    "momentgen/nn": 1_540,
     "momentgen/inference": 8_000,
-    "tests": 38_160,
+    "tests": 38_300,
     "benchmarks": 8_350,
 }
 

@@ -109,7 +109,7 @@ def test_the_readme_networks_their_tables_and_training_run_with_the_base_alone()
     out = run_with_the_base_alone("\nprint('#')\n".join(["\n".join(shown), _NETWORKS, _TRAINING]))
     _, networks, training = out.split("#\n")
     assert networks.startswith("tensor(True)\ntorch.Size([2, 3])")
-    assert "50 samples" in networks
+    assert "MonteCarlo(n=50" in networks
     assert "GELU" in networks
     assert training.startswith("3 True\n")
     assert "pruned" in training

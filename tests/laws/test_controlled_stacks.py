@@ -87,8 +87,8 @@ def test_rows_together_have_the_answer_of_rows_one_by_one(
         found, alone, calls = _answers(make().eval(), x, monkeypatch=monkeypatch, max_rows=40, rtol=1e-3)
     # one between two rows, 15, the last one, one or two for derivatives; with gradients one for parameters
     assert 15 * shape[0] in calls[:3], calls
-    assert len(calls) < 9, calls
-    far = 16 if name == "writes" else 0  # where no row has moved an output, larger noise is tried
+    far = 64 if name == "writes" else 0  # where no row has moved an output, larger noise is tried, in stacks of 16
+    assert len(calls) < (11 if far else 9), calls
     assert sum(calls) <= (44 + far) * shape[0], calls
     _same(found, alone)
 

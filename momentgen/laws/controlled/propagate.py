@@ -110,7 +110,8 @@ def _origins(leaves: list[Any]) -> frozenset[Any]:
             note_and_warn(
                 "noise in common with a result",
                 "controlled: an argument is the result of a call whose noise, or whose network's, is also in another "
-                "argument; they count as independent. Put both steps into one function",
+                "argument; they count as independent. Put both steps into one function, or make the calls within "
+                "momentgen.joint()",
             )
         met |= origins
     return frozenset(source for source in met if all(part() is not None for part in source))

@@ -29,6 +29,8 @@ __all__ = ["BLOCK", "Runs", "reach"]
 BLOCK: Final = PAIRED_ROWS
 #: how much larger the noise is that tells how far outputs go which no row has moved
 _FAR: Final = 3.0
+#: rows of it of networks of few values, which may have one rare event and no other
+_TRIED: Final = 64
 #: rows whose derivatives are averaged where rows cannot record all slopes: an antithetic pair
 _DERIVATIVES: Final = 2
 
@@ -283,11 +285,11 @@ def reach(runs: Runs) -> dict[int, Tensor]:
             values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
             return noise.value.mean + _FAR * (values - noise.value.mean)
 
-        return Given(noise.value, noise.place, at, len(runs.outputs))
+        return Given(noise.value, noise.place, at, _TRIED)
 
     larger = Runs(runs.network, runs.facts, list(map(far, runs.noise)), runs.logits, records=False)
     size = runs.facts.together(runs.network, runs.noise, BLOCK)
-    count = min(max(BLOCK, runs.facts.free if runs.facts.most > 1 else 0), len(runs.outputs))
+    count = _TRIED if runs.facts.narrow else min(BLOCK, len(runs.outputs))
     try:
         with torch.no_grad():
             outputs = larger.all(count, size)
