@@ -4,7 +4,7 @@ Nothing is imported from these libraries.  Each function reads the attributes of
 
 * ``from_laplace``: laplace-torch: diagonal, Kronecker-factored and full, of all weights, the last layer, a subnetwork.
 * ``from_ivon``: the optimizer of ivon-opt.
-* ``from_swag``: iterates of the weights, of which SWAG makes a posterior (Maddox et al. 2019).
+* ``from_swag``: iterates of the weights. SWAG makes a posterior of them (Maddox et al. 2019).
 * ``from_vbll``: a last layer of vbll.
 
 Correlations remain, within a parameter and between parameters (:mod:`~momentgen.inference.affine`).  ``controlled``,

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 
 from momentgen.errors import InputError
 from momentgen.laws.distributions import Elements, refuse_lost, with_distribution
-from momentgen.laws.numerics.root import at_least, matrix_root, scale_of, square_root
+from momentgen.laws.numerics.root import at_least, balanced_root, scale_of, square_root
 from momentgen.runtime import JointMoments, Moments, NoisyMoments, SumMoments, Term
 from momentgen.runtime.inputs import HALVES, readable
 
@@ -270,19 +270,16 @@ def _correlated_noise(x: Tensor, cov: Tensor) -> JointMoments:
     if cov.dtype is not x.dtype or cov.device != x.device:
         raise InputError(f"noisy: expected cov as x is, {x.dtype} on {x.device}, got {cov.dtype} on {cov.device}")
     wide = cov.float() if cov.dtype in HALVES else cov
-    # in units of each value's standard deviation, so that small variances beside large ones keep their digits
-    size = scale_of(at_least(wide.detach().diagonal(dim1=-2, dim2=-1), 0).sqrt())
-    wide = wide / size[..., :, None] / size[..., None, :]
-    root = matrix_root((wide + wide.mT) / 2)[0]
+    root = balanced_root((wide + wide.mT) / 2)
     if readable(cov) and cov.numel():
-        # What is not the square of its root is no covariance.
+        # What is not the square of its root is no covariance, in units of each value's standard deviation.
         with torch.no_grad():
-            away = (root @ root - wide).abs().amax()
-            allowed = torch.finfo(cov.dtype).eps ** 0.5 * wide.abs().amax()
+            size = scale_of(at_least(wide.diagonal(dim1=-2, dim2=-1), 0).sqrt())
+            found, given = (part / size[..., :, None] / size[..., None, :] for part in (root.mT @ root, wide))
+            away, allowed = (found - given).abs().amax(), torch.finfo(cov.dtype).eps ** 0.5 * given.abs().amax()
         if not bool(away <= allowed):
             raise InputError("noisy: cov is no covariance; it must be finite, symmetric and positive semidefinite")
     variances = cov.detach().diagonal(dim1=-2, dim2=-1)
     refuse_lost("cov, a variance", variances, variances, variances)
     var = cov.diagonal(dim1=-2, dim2=-1).reshape(*cov.shape[:-2], *example).expand(x.shape)
-    root = (root * size[..., None, :]).to(cov.dtype)
-    return JointMoments.of(x, var, root.expand(*batch, values, values))
+    return JointMoments.of(x, var, root.to(cov.dtype).expand(*batch, values, values))

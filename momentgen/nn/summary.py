@@ -124,7 +124,7 @@ def summary(
         progress: as in :func:`momentgen.monte_carlo`.
 
     Raises:
-        InputError: for a network with no layers, where nothing is random, and as :func:`momentgen.monte_carlo`.
+        InputError: if the network has no layers, if nothing is random, and where :func:`momentgen.monte_carlo` raises.
         UnsupportedError: for a network that uses ``ap2`` and cannot be run by it.
 
     >>> from momentgen import nn

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from laws.small_networks import Of
 from torch import Tensor, nn
+from torch.distributions import StudentT
 
 import momentgen
 from momentgen import noisy
@@ -32,6 +33,20 @@ def test_the_default_has_the_sigma_of_other_units(unit: float, outputs: int, cur
     torch.testing.assert_close(found.std / unit, expected.std, rtol=1e-4, atol=0)
     torch.testing.assert_close(found.std_error / unit, expected.std_error, rtol=1e-2, atol=1e-5)  # of rounding alone
     assert found.rows == expected.rows
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "x",
+    [*(noisy(torch.zeros(4, count), std=1.0) for count in (1, 2, 3)), noisy(torch.zeros(4, 1), StudentT(5.0))],
+    ids=["1", "2", "3", "Student"],
+)
+def test_kinks_of_few_values_have_the_sigma_and_the_errors_of_other_units(x: Any, unit: float) -> None:
+    expected = momentgen.convert(Of(lambda x: (x + x.abs()).sum(-1)).eval())(x)
+    found = momentgen.convert(Of(lambda x: (x * unit + (x * unit).abs()).sum(-1)).eval())(x)
+    assert found.rows == expected.rows
+    for name in ("std", "std_error", "mean_error"):
+        torch.testing.assert_close(getattr(found, name) / unit, getattr(expected, name), rtol=1e-2, atol=0)
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -91,9 +91,9 @@ class Answer:
         if any(part.fresh for part in self._linear.values()):
             runs.further(min(BLOCK, most - len(self._outputs)))
         if state.curved:
-            alone = sum(map(self._apart, self._linear)) < _ALONE
-            alone_rows = _FEW if self._points else 2 * BLOCK
-            least = max(self._facts.free if self._facts.most > 1 else 0, alone_rows if alone else 0)
+            least = self._facts.free if self._facts.most > 1 else 0
+            if sum(map(self._apart, self._linear)) < _ALONE:
+                least = max(least, _FEW if self._points else 2 * BLOCK)
             runs.further(min(least, most) - len(self._outputs))
         moved = reach(runs) if state.kinked else {}
         while True:

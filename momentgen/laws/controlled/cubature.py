@@ -35,7 +35,7 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["by_cubature", "few_values"]
+__all__ = ["at_points", "by_cubature", "roots_of"]
 
 #: orders of the product rules, by the number of noisy values
 _ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
@@ -82,15 +82,12 @@ class _Rule(NamedTuple):
     weight: _Array
 
 
-def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
+def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Tensor] | None) -> Any:
     """What the network returns, with moments by cubature; None where draws are to answer.
 
     Raises:
         OtherFactsError: where examples interact that did not in an earlier call.
     """
-    if facts.draws or not network.inputs or BY_DRAWS.get():
-        return None
-    roots = _roots(network, facts)
     if roots is None:
         return None
     nodes = torch.empty(0, roots[0].shape[1], dtype=torch.float64)
@@ -191,21 +188,22 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts) -> Any:
     return outputs.with_moments(dict(zip(places, parts, strict=True)), predictives, last)
 
 
-def few_values(network: Network, spent: Accuracy, facts: Facts) -> list[InputNoise] | None:
+def at_points(network: Network, roots: list[Tensor] | None, seed: int) -> list[InputNoise] | None:
     """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer."""
-    roots = None if facts.draws or BY_DRAWS.get() else _roots(network, facts)
     if not roots or not roots[0].shape[1]:
         return None
-    values = zip(network.inputs, turned(roots, spent.seed), strict=True)
-    return [PointNoise(value, place, spent.seed, root) for place, (value, root) in enumerate(values)]
+    values = zip(network.inputs, turned(roots, seed), strict=True)
+    return [PointNoise(value, place, seed, root) for place, (value, root) in enumerate(values)]
 
 
-def _roots(network: Network, facts: Facts) -> list[Tensor] | None:
-    """The noise of each input as a map of the same few standard normal values; None where it is none or of many.
+def roots_of(network: Network, facts: Facts) -> list[Tensor] | None:
+    """The noise of each input as a map of the same few standard normal values; None where draws are to answer.
 
     Each has shape ``(B, d, n)``, with ``B`` examples of ``n`` values, or one of all.  Noise that is not normal is a
     function of such values, in float64: extreme probabilities are beyond float32.
     """
+    if facts.draws or not network.inputs or BY_DRAWS.get():
+        return None
     apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
     batch, most, roots = network.batch if apart else 0, max(_ORDERS), list[Tensor]()
     for value in network.inputs:
@@ -334,8 +332,9 @@ def _error(parts: list[Estimate]) -> float:
 def _with_tails(part: Estimate, outputs: Tensor) -> Estimate:
     """With errors of σ that count what noise with heavy tails does beyond the nodes, as the values at the ends tell."""
     with torch.no_grad():
-        beyond = _BEYOND * (outputs.amax(0) - part.mean).maximum(part.mean - outputs.amin(0)).square()
-        tail = torch.where(part.std > 0, beyond / torch.where(part.std > 0, 2 * part.std, 1), 0)
+        size = torch.where(part.std > 0, part.std, 1)
+        ends = (outputs.amax(0) - part.mean).maximum(part.mean - outputs.amin(0)) / size
+        tail = torch.where(part.std > 0, _BEYOND / 2 * ends.square() * part.std, 0)
         return part._replace(std_error=part.std_error.maximum(tail))
 
 

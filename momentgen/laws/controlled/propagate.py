@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdRef
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
-from momentgen.laws.controlled.cubature import by_cubature, few_values
+from momentgen.laws.controlled.cubature import at_points, by_cubature, roots_of
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.indexed import each_by_itself, shares_noise
 from momentgen.laws.controlled.network import Network
@@ -65,8 +65,8 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
         origins, (std_share, mean_share) = _origins(given), _shares_of_errors(given)
         if max(std_share, mean_share) > _WELL_KNOWN:
             note(
-                f"controlled: an argument is a result, whose σ is known to {std_share:.1%}. The errors of σ and mean "
-                "count that; those of quantiles and probabilities do not"
+                f"controlled: an argument is a result, known to {max(std_share, mean_share):.1%} of its σ. "
+                "The errors of σ and mean count that; those of quantiles and probabilities do not"
             )
         found = _propagated(where, forward, args, kwargs)
     for leaf in leaves_of(found):
@@ -99,8 +99,8 @@ def _shares_of_errors(leaves: list[Any]) -> tuple[float, float]:
 def _origins(leaves: list[Any]) -> frozenset[Any]:
     """The noise behind the arguments that is still held by someone; a note where two arguments have some in common.
 
-    Noise is known by its mean and variance, a pair of tensors, of which a long chain of calls must not keep all.  Parts
-    of one result have its noise in common, though nobody may hold that any more.
+    Noise is known by its mean and variance, a pair of tensors.  A long chain of calls must not keep all of these.
+    Parts of one result have its noise in common, though nobody may hold that any more.
     """
     values = {tuple(map(WeakIdRef, tuple.__iter__(leaf))): leaf for leaf in leaves if isinstance(leaf, Moments)}
     met = set(values)
@@ -191,10 +191,11 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
                 return _joined(
                     [_answered(one, spent._replace(seed=seed), False) for one, seed in zip(divided, seeds, strict=True)]
                 )
+            roots = roots_of(network, facts) if spent.max_rows else None
             if not spent.max_rows:
                 found = linear_alone(network, facts)
-            elif (found := by_cubature(network, spent, facts)) is None:
-                found = Answer(network, spent, facts, few_values(network, spent, facts)).outputs()
+            elif (found := by_cubature(network, spent, facts, roots)) is None:
+                found = Answer(network, spent, facts, at_points(network, roots, spent.seed)).outputs()
             return found if common is None else each_by_itself(found)
         except OtherFactsError as other:  # anew, so that the next answer has the same bits
             vars(facts).update(other.facts)

@@ -1,8 +1,8 @@
 """Few noisy values: rows at quasi-random points in the place of draws.
 
 Up to three noisy values of an example fill their space evenly: rows take the points of scrambled Sobol sequences in
-turn.  Of functions with kinks, on which cubature rules do not agree, such rows find moments several times more
-accurately than as many draws.  Each sequence is a sample of its own, so that their differences tell the error.
+turn.  Of functions with kinks, on which cubature rules do not agree, such rows find moments more accurately than as
+many draws.  Each sequence is a sample of its own, so that their differences tell the error.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PointNoise(InputNoise):
         value: the input.
         place: of it among those that are random.
         seed: of the points, the same for all inputs.
-        root: its noise as a map of standard normal values, shape ``(B, d, n)``; see ``cubature.few_values``.
+        root: its noise as a map of standard normal values, shape ``(B, d, n)``; see ``cubature.roots_of``.
     """
 
     def __init__(self, value: Moments, place: int, seed: int, root: Tensor) -> None:
@@ -72,8 +72,9 @@ def _points(count: int, seed: int, each: int) -> Tensor:
     """Standard normal points, ``each`` of a sequence, by rows, shape ``(SEQUENCES * each, count)``."""
     engine: Any = torch.quasirandom.SobolEngine
     seeds = range(SEQUENCES * seed, SEQUENCES * (seed + 1))
-    drawn = [engine(count, scramble=True, seed=one % 2**62).draw(each, dtype=torch.float64) for one in seeds]
-    return torch.special.ndtri(torch.stack(drawn, 1).flatten(0, 1).clamp(_LEAST, 1 - _LEAST))
+    with torch.inference_mode(False):  # a later call may need its derivatives
+        drawn = [engine(count, scramble=True, seed=one % 2**62).draw(each, dtype=torch.float64) for one in seeds]
+        return torch.special.ndtri(torch.stack(drawn, 1).flatten(0, 1).clamp(_LEAST, 1 - _LEAST))
 
 
 def by_sequences(found: Estimate, rows: Rows) -> Estimate:
@@ -81,14 +82,14 @@ def by_sequences(found: Estimate, rows: Rows) -> Estimate:
 
     Args:
         found: by the rows, with errors as if they were draws.
-        rows: a multiple of ``SEQUENCES``.
+        rows: whose last ones, after a multiple of ``SEQUENCES``, do not tell of the errors.
     """
     with torch.no_grad():
-        outputs, linear = (part - part.mean(0) for part in rows[:2])
+        scale = torch.where(found.std > 0, found.std, 1)  # in whose unit squares are within range
+        outputs, linear = ((part - part.mean(0)) / scale for part in rows[:2])
         size = linear.square().sum(0)
-        gamma = torch.where(size > 0, (outputs * linear).sum(0) / torch.where(size > 0, size, 1), 0)
-        smooth, scale = gamma * linear, torch.where(found.std > 0, found.std, 1)
-        smooth, rest = smooth / scale, (outputs - smooth) / scale
+        smooth = torch.where(size > 0, (outputs * linear).sum(0) / torch.where(size > 0, size, 1), 0) * linear
+        rest = outputs - smooth
         square = 2 * smooth * rest + rest.square()
         wider = tails(square - square.mean(0)).sqrt()
         std_error, mean_error = scale * wider * _spread(square) / 2, scale * _spread(rest)
@@ -99,7 +100,8 @@ def by_sequences(found: Estimate, rows: Rows) -> Estimate:
 
 def _spread(values: Tensor) -> Tensor:
     """The standard error of the mean over all rows, by the means of each sequence."""
-    return _WIDER * values.unflatten(0, (-1, SEQUENCES)).mean(0).std(0) / SEQUENCES**0.5
+    whole = values[: len(values) // SEQUENCES * SEQUENCES]
+    return _WIDER * whole.unflatten(0, (-1, SEQUENCES)).mean(0).std(0) / SEQUENCES**0.5
 
 
 def _between(error: Tensor, of_draws: Tensor) -> Tensor:

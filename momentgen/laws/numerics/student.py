@@ -1,4 +1,4 @@
-"""Quantiles of Student's t, of which torch knows neither the distribution function nor its inverse.
+"""Quantiles of Student's t.  torch has neither its distribution function nor the inverse.
 
 The lower tail is half the regularised incomplete beta function I_x(ν/2, 1/2) at x = ν/(ν + t²).  It is computed by its
 continued fraction (NIST Digital Library of Mathematical Functions, 8.17.22).  With many degrees of freedom the quantile

@@ -212,7 +212,7 @@ def by_hand(weights: Any, value: Any) -> Any:
     if isinstance(logits, Law) and logits.ndim > 1 and dim % logits.ndim == logits.ndim - 1:
         found = next(filter(None, (_logits(one, logits.shape) for one in programs_of(logits))), None)
     if found is None:
-        note("a softmax times values: its weights are taken as independent, for they are not those of attention", True)
+        note("a softmax times values: not recognised as attention, so its weights count as independent", True)
         return None
     query, key, scale, bias = found
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
