@@ -59,9 +59,9 @@ def maximum_of_windows(definitions: Mapping[str, object]) -> str:
     return "\n".join([*macros, _text("laws/numerics/maximum.c")])
 
 
-def polya_gamma(defines: str) -> str:
-    """Draws from Pólya-gamma distributions, with the macros of an :class:`Envelope`."""
-    return defines + _text("inference/polya_gamma_sampler/polya_gamma.c")
+def polya_gamma() -> str:
+    """Draws from Pólya-gamma distributions."""
+    return _text("inference/polya_gamma_sampler/polya_gamma.c")
 
 
 def every_source(generated: Path) -> Iterator[tuple[str, str]]:
@@ -72,9 +72,9 @@ def every_source(generated: Path) -> Iterator[tuple[str, str]]:
     """
     for path in sorted(generated.glob("[!.]*/*.c")):
         yield f"{path.parent.name}_{path.stem}", whole(path.read_text(encoding="utf-8"))
-    maximum, envelope = _module("laws/numerics/maximum_rule.py"), _module("inference/polya_gamma_sampler/envelope.py")
+    maximum = _module("laws/numerics/maximum_rule.py")
     yield "collapsed_gates", collapsed_gates()
-    yield "polya_gamma", polya_gamma(envelope.ENVELOPE.defines())
+    yield "polya_gamma", polya_gamma()
     for real in _REALS:
         relu = generated / "relu" / ("exact_float64.c" if real == "double" else "exact.c")
         yield f"adf_{real}", density_filter(real, relu.read_text(encoding="utf-8"))

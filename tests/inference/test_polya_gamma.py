@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.resources
 import math
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.errors import InputError
-from momentgen.inference import polya_gamma_sampler
-from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE
 from momentgen.inference.polya_gamma_sampler.function import draws_by, polya_gamma, sampler
+from momentgen.native import c_sources
 from momentgen.runtime.kernel_cache import compile_and_load
 
 
@@ -70,7 +68,7 @@ def test_other_generators_and_tilts_with_a_gradient_are_refused() -> None:
 
 
 # The same draws everywhere: the random numbers, threads and compilers.
-SOURCE = ENVELOPE.defines() + importlib.resources.files(polya_gamma_sampler).joinpath("polya_gamma.c").read_text()
+SOURCE = c_sources.polya_gamma()
 #: counter, key and result of philox4x32-10 in the file kat_vectors of Random123
 VECTORS = [
     ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.compiled import library
-from momentgen.inference.polya_gamma_sampler.envelope import ENVELOPE, Envelope
 from momentgen.native import c_sources
 from momentgen.runtime.inputs import has_elements, kind
 
@@ -119,9 +118,9 @@ def _checked_b(b: object, z: Tensor) -> tuple[Tensor | None, int]:
 
 
 @functools.cache
-def sampler(envelope: Envelope = ENVELOPE) -> ctypes.CDLL:
-    """The compiled C; constants other than the default ones are for tests of the tests."""
-    found = library("polya_gamma", "polya_gamma", c_sources.polya_gamma(envelope.defines()))
+def sampler(source: str | None = None) -> ctypes.CDLL:
+    """The compiled C; another source is for tests of the tests."""
+    found = library("polya_gamma", "polya_gamma", c_sources.polya_gamma() if source is None else source)
     for function in (found.polya_gamma_float32, found.polya_gamma_float64):
         function.argtypes, function.restype = _ARGUMENTS, None
     return found

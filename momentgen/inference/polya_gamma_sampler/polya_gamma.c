@@ -1,5 +1,5 @@
-// Draws from PG(b, z); the constants of the envelope come before this text.  Blocks of elements go through loops that compilers vectorise; what is rejected
-// makes up the next, shorter list.  Only +, -, *, / and square roots of float64 are used, so that any compiler
+// Draws from PG(b, z).  Blocks of elements go through loops that compilers vectorise; what is rejected makes up the next,
+// shorter list.  Only +, -, *, / and square roots of float64 are used, so that any compiler
 // gives the same bits.
 //
 // PG(1, z) is a quarter of Jacobi's variable J*(1, h), h = |z|/2.  Its density is cosh(h) exp(-h²x/2) f(x), where f has
@@ -37,6 +37,15 @@
 enum { BLOCK = 512 };
 
 static const double PI_SQUARED = 0x1.3bd3cc9be45dep+3;
+
+// The envelopes, as described above.
+static const double SPLIT = 0x1.47ae147ae147bp-1;      // 0.64
+static const double EDGE = 0x1.4000000000000p+0;       // 1.25, the root of 1/0.64
+static const double RATE = 0x1.cde32c6628741p+0;       // alpha = (1.25 + sqrt(1.25^2 + 4))/2
+static const double LEFT_MASS = 0x1.e37d425decce5p-2;  // 2 sqrt(2/pi) exp(alpha^2/2 - 1.25 alpha)/alpha
+static const double RIGHT_MASS = 0x1.921fb54442d18p+0; // pi/2
+static const double SWITCH = 0x1.ccccccccccccdp-1;     // 0.9
+static const double BEYOND = 0x1.f7fccdff344acp+0;     // (pi/2)^(3/2)
 
 static inline double as_double(uint64_t bits) {
     double value;
