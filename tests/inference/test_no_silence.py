@@ -108,8 +108,8 @@ def test_stages_without_a_gain_do_not_count_on_the_first_plateau() -> None:
             networks[0] += more
             return networks[0]
 
-        def score(passes: int) -> np.ndarray:
-            return np.full(rows, 0.0 if learns and passes * rows > 6000 else -1.0 - 1e-6 * passes)
+        def score(passes: int) -> float:
+            return 0.0 if learns and passes * rows > 6000 else -1.0 - 1e-6 * passes
 
         return choose([(1,)], None, lambda _: 1, lambda _: state, predict, score, rows, floor).passes, state[0]
 

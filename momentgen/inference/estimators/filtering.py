@@ -50,8 +50,6 @@ class _Filtering(Bayesian):
     """What the four share: the networks, their passes over the data, and what was skipped."""
 
     _rule: ClassVar[Literal["pbp", "ebp"]]
-    #: standard errors of held-out scores by which fewer passes may be worse
-    _chance: ClassVar[float] = 0.0
     hidden: int | Sequence[int] | None = None
     passes: int | None = None
     _: KW_ONLY
@@ -95,8 +93,8 @@ class _Filtering(Bayesian):
         """Predictions for :meth:`_judge`, by a network that did not see the rows ``test``."""
         raise NotImplementedError
 
-    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> NDArray[Any]:
-        """Log density of each row that was held out, times how often it counts over the mean of this."""
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
+        """Mean log density of the rows that were held out."""
         raise NotImplementedError
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
@@ -144,7 +142,6 @@ class _Filtering(Bayesian):
             shortest,
             self._floor(x, y, parts),
             self.progress,
-            self._chance,
         )
         self.hidden_, self.passes_ = self._chosen.hidden, self._chosen.passes
 
@@ -228,20 +225,20 @@ class FilterRegressor(_Filtering, BayesianRegressor):
     def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
         return self.predict(x, return_std=True)
 
-    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> NDArray[Any]:
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
         """Of a normal law whose σ was calibrated: as a whole, by all rows that were held out."""
         pairs = list(zip(predictions, parts, strict=True))
         off = np.concatenate([(y[test] - mean[test]).reshape(len(test), -1) for (mean, _), (_, test) in pairs])
         std = np.concatenate([std[test].reshape(len(test), -1) for (_, std), (_, test) in pairs])
         return self._density((off, std), parts, len(y))
 
-    def _density(self, predicted: Predicted, parts: Folds, rows: int) -> NDArray[Any]:
+    def _density(self, predicted: Predicted, parts: Folds, rows: int) -> float:
         weights = self._counts(rows)[np.concatenate([test for _, test in parts])]
-        return log_densities(predicted, weights) * weights / (weights.mean() * predicted[0].shape[1])
+        return float(np.average(log_densities(predicted, weights), weights=weights)) / predicted[0].shape[1]
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
         found = rivals(x, y.reshape(len(y), -1), parts, self._counts(len(y))).values()
-        return max(float(self._density(one, parts, len(y)).mean()) for one in found)
+        return max(self._density(one, parts, len(y)) for one in found)
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         if self._chosen is None:
@@ -347,8 +344,6 @@ class FilterRegressor(_Filtering, BayesianRegressor):
 class FilterClassifier(_Filtering, BayesianClassifier):
     """Classification by a density filter."""
 
-    # Held-out rows widen a regressor's predictions, but not class probabilities: too many passes make these too sure.
-    _chance: ClassVar[float] = 1.0
     _: KW_ONLY
     likelihood: Literal["auto", "probit", "sampled", "bound"] = "auto"
     samples: int = 100
@@ -362,9 +357,9 @@ class FilterClassifier(_Filtering, BayesianClassifier):
     def _told(self, x: NDArray[Any], y: NDArray[Any], test: NDArray[Any]) -> Any:
         return self.log_prob(x[test], y[test])
 
-    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> NDArray[Any]:
-        weights = self._counts(len(y))[np.concatenate([test for _, test in parts])]
-        return np.asarray(np.concatenate(predictions) * weights / weights.mean())
+    def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
+        held_out = np.concatenate([test for _, test in parts])
+        return float(np.average(np.concatenate(predictions), weights=self._counts(len(y))[held_out]))
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
         return float(np.average(self._log_shares(y.cpu().numpy()), weights=self._counts(len(y))))

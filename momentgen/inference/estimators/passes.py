@@ -1,8 +1,8 @@
 """How long to filter, and through how many layers: as held-out rows say.
 
 Networks that were begun without a part of the rows go on by stages, all parts side by side, and predict their rows
-after each.  The widths of the best predictions are taken, and their passes, or the fewest that are not worse by more
-than chance.  A stage has half as many passes again as the one before; two stages without a gain are the last.
+after each.  The widths and passes of the best predictions are taken.  A stage has half as many passes again as the one
+before; two stages without a gain are the last.
 
 Scores have a first plateau, on which networks predict hardly better than a constant or a line.  How long it lasts is a
 matter of updates, rows times passes: a few thousand.  Stages without a gain do not count on it.
@@ -13,8 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
-
-from numpy.typing import NDArray
 
 from momentgen.progress import progress_bar
 
@@ -34,19 +32,14 @@ class Chosen(NamedTuple):
     Attributes:
         hidden: widths of the hidden layers.
         passes: passes over the rows.
-        scores: log density of each row that was held out, as often as it counts.
-        held_out: what these networks predicted, as the caller's ``predict`` gave it, per part.
+        score: mean log density of held-out rows.
+        held_out: what the best networks predicted, as the caller's ``predict`` gave it, per part.
     """
 
     hidden: tuple[int, ...]
     passes: int
-    scores: NDArray[Any]
+    score: float
     held_out: Any
-
-    @property
-    def level(self) -> float:
-        """Mean log density."""
-        return float(self.scores.mean())
 
 
 def stages(work: int) -> Iterator[int]:
@@ -58,25 +51,16 @@ def stages(work: int) -> Iterator[int]:
     yield most
 
 
-def _as_good(found: Sequence[Chosen], chance: float) -> list[Chosen]:
-    """Those of the best one's widths that are not worse than it by more than ``chance`` standard errors."""
-    best = max(found, key=lambda one: one.level)
-    behind = [best.scores - one.scores for one in found]
-    least = [off.mean() <= chance * off.std() / math.sqrt(len(off)) for off in behind]
-    return [one for one, good in zip(found, least, strict=True) if good and one.hidden == best.hidden]
-
-
 def choose(
     widths: Sequence[tuple[int, ...]],
     passes: int | None,
     work: Callable[[tuple[int, ...]], int],
     begin: Callable[[tuple[int, ...]], Any],
     predict: Callable[[Any, int], Any],
-    score: Callable[[Any], NDArray[Any]],
+    score: Callable[[Any], float],
     rows: int,
     floor: float = -math.inf,
     progress: bool = False,
-    chance: float = 0.0,
 ) -> Chosen:
     """The best of these widths, with its passes.
 
@@ -86,14 +70,13 @@ def choose(
         work: of one pass of all networks of these widths, in updates of a weight.
         begin: makes the parts' networks of these widths.
         predict: lets these networks go on for so many passes and returns their predictions of held-out rows.
-        score: log density of each row by predictions.  ``predict`` and ``score`` may raise FloatingPointError, where
-            networks have diverged: then these passes are too many.
+        score: mean log density of predictions.  ``predict`` and ``score`` may raise FloatingPointError, where networks
+            have diverged: then these passes are too many.
         rows: that each network is given.
         floor: score of a constant or a line.
         progress: show a bar.
-        chance: standard errors by which fewer passes may be worse than the best ones.
     """
-    good: list[Chosen] = []
+    best: Chosen | None = None
     failure: FloatingPointError | None = None
     plans = {hidden: list(stages(work(hidden))) if passes is None else [passes] for hidden in widths}
     begun = 0
@@ -104,12 +87,13 @@ def choose(
                 advance(begun + stage, f"choosing: widths {hidden}, {total} passes")
                 try:
                     predictions = predict(networks, total - done)
-                    found = Chosen(hidden, total, score(predictions), predictions)
+                    level = score(predictions)
                 except FloatingPointError as reason:
                     failure = reason
                     break
-                done, level = total, found.level
-                good = _as_good([*good, found], chance)
+                done = total
+                if best is None or level > best.score:
+                    best = Chosen(hidden, total, level, predictions)
                 own, gains = max(own, level), level > own + _GAIN
                 left = own > floor + _LEFT or total * rows >= _PLATEAU
                 stale = stale + 1 if left and not gains else 0
@@ -117,7 +101,7 @@ def choose(
                     break
             begun += len(plan)
         advance(begun)
-    if not good:
+    if best is None:
         assert failure is not None
         raise failure
-    return good[0]
+    return best
