@@ -16,8 +16,6 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.posterior import Posterior
 
-__all__ = ["Affine", "Blocks", "Each", "Noise", "Sides"]
-
 
 class Noise(torch.nn.Module):
     """Independent standard normal numbers, which several parameters may have in common.

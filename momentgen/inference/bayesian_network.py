@@ -32,8 +32,6 @@ from momentgen.laws.weights import once_in_a_run
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import transforming
 
-__all__ = ["BayesianNetwork", "Only", "randomise"]
-
 #: which parameters: a pattern of their names or several, or a function of name and parameter
 Only = str | tuple[str, ...] | list[str] | Callable[[str, torch.nn.Parameter], bool]
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from momentgen.inference.estimators.regressor import BayesianRegressor
 
-__all__ = ["crps", "plot_calibration", "plot_intervals", "plot_parts", "to_arviz"]
 
 #: quantiles of a score, and coverages of a picture
 _QUANTILES, _COVERAGES = 100, np.linspace(0.05, 0.95, 19)

@@ -8,8 +8,6 @@ from momentgen.errors import MomentgenError
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable
 
-__all__ = ["MissingCompilerError", "library"]
-
 
 class MissingCompilerError(MomentgenError, RuntimeError):
     """This machine has neither a C compiler nor a wheel's kernels; the message says what was tried."""

@@ -18,7 +18,8 @@ from momentgen.inference.normal_expectations import log_mean_exp, mean_at_nodes
 from momentgen.laws.values import readable
 from momentgen.runtime import Moments
 
-__all__ = ["ByQuadrature", "NegativeBinomial", "Ordinal", "Poisson"]
+#: the largest logarithm of a mean of which counts are drawn
+_MOST = 36.0
 
 
 class ByQuadrature(Likelihood):
@@ -105,6 +106,9 @@ class Poisson(ByQuadrature):
 
     def law(self, f: Tensor) -> Any:
         return torch.distributions.Poisson(f.exp(), validate_args=False)
+
+    def sample(self, f: Tensor) -> Tensor:
+        return super().sample(f.clamp_max(_MOST - self.log_unit.to(f)))  # beyond int64, torch's draws are negative
 
     def _numbers(self, y: Any, like: Tensor) -> Tensor:
         y = super()._numbers(y, like)

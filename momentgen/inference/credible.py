@@ -16,8 +16,6 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
-__all__ = ["Prediction", "credible_prediction", "sampled_outputs"]
-
 
 class Prediction(NamedTuple):
     """Classes with credible intervals, all from the same draws of the parameters.

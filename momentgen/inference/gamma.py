@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from momentgen.errors import InputError
 
-__all__ = ["Gamma", "positive"]
-
 
 class Gamma(nn.Module):
     """A Gamma distribution of a precision: density proportional to x^(shape - 1) exp(-rate x).

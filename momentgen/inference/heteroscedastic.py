@@ -21,8 +21,6 @@ from momentgen.inference.normal_expectations import at_nodes, log_ndtr, mean_at_
 from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = ["Censored", "HeteroscedasticGaussian", "KnownNoise", "Told"]
-
 _LOG_2_PI = math.log(2 * math.pi)
 
 

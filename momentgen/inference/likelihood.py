@@ -35,8 +35,6 @@ from momentgen.runtime import JointMoments, Moments
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["Bernoulli", "Categorical", "Gamma", "Gaussian", "Likelihood", "Probit"]
-
 
 class Likelihood(nn.Module):
     """What all likelihoods have; parameters of their own, such as a noise, are those of the module."""

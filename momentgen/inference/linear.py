@@ -22,8 +22,6 @@ from torch import Tensor
 
 from momentgen.runtime import Moments
 
-__all__ = ["LinearPosterior"]
-
 #: logarithms of noise over prior over rows, between which the evidence is searched, and on how many points
 _RATIOS, _POINTS = (-27.6, 13.8), 200
 #: least noise variance, of targets in standard units: targets on a line leave none

@@ -28,8 +28,6 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
 
-__all__ = ["elbo"]
-
 
 def elbo(
     network: torch.nn.Module,
@@ -60,8 +58,8 @@ def elbo(
         A scalar: the mean expected log likelihood of the batch, less ``kl_weight * KL / size``.
 
     Raises:
-        InputError: for a size or number of samples below 1, or a negative weight.  Also for a network that is not
-            Bayesian or does not return moments.
+        InputError: for a size or number of samples below 1, a batch larger than ``size``, or a negative weight.  Also
+            for a network that is not Bayesian or does not return moments.
 
     >>> from momentgen.inference import Gaussian, MeanField, randomise
     >>> bayes = randomise(torch.nn.Linear(2, 1), MeanField(std=0.1))
@@ -77,7 +75,7 @@ def elbo(
         raise InputError(f"elbo: expected a kl_weight of at least 0, got {kl_weight}")
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
-    fit = _fit(network, bayes, likelihood, args, y, samples, weights)
+    fit = _fit(network, bayes, likelihood, args, y, size, samples, weights)
     return fit - kl_weight / size * bayes.kl()
 
 
@@ -87,6 +85,7 @@ def _fit(
     likelihood: Likelihood,
     args: tuple[Any, ...],
     y: Tensor,
+    size: int,
     samples: int,
     weights: Tensor | None,
 ) -> Tensor:
@@ -103,6 +102,8 @@ def _fit(
         if drawn and output.mean.dtype in (torch.float16, torch.bfloat16):  # under autocast
             output = Moments(output.mean.float(), output.var)
         terms = likelihood.log_prob(output.mean, y) if drawn else likelihood.expected_log_prob(output, y)
+        if terms.numel() > size:
+            raise InputError(f"elbo: expected a size of the whole data set, got {size} for a batch of {terms.numel()}")
         fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
     return fits[0] if samples == 1 else torch.stack(fits).mean()
 

@@ -13,8 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["at_nodes", "log_mean_exp", "log_mean_sigmoid", "log_ndtr", "mean_at_nodes"]
-
 #: nodes of the trapezoidal rule, and how many standard deviations it spans to each side
 _NODES, _SPAN = 256, 10.0
 #: added to variances

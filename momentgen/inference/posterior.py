@@ -17,8 +17,6 @@ from momentgen.errors import InputError
 from momentgen.inference.prior import Prior
 from momentgen.runtime.inputs import has_elements, kind
 
-__all__ = ["MeanField", "Posterior"]
-
 
 class Posterior(torch.nn.Module):
     """A normal distribution of one parameter.

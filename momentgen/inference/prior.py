@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from momentgen.inference.posterior import Posterior
 
-__all__ = ["Horseshoe", "LogUniform", "Normal", "NormalMixture", "Prior", "SampledPrior"]
-
 
 class Prior(nn.Module):
     """What all priors have.

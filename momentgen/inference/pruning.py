@@ -16,8 +16,6 @@ from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.posterior import MeanField
 from momentgen.nn.tables import Table
 
-__all__ = ["FIXED_THRESHOLD", "Sparsity", "log_alpha", "prune"]
-
 #: log α above which Molchanov et al. remove a weight: a rate of binary dropout above 0.95
 FIXED_THRESHOLD = 3.0
 

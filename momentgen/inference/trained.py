@@ -25,8 +25,6 @@ from momentgen.inference.affine import Affine, Blocks, Each, Noise, Sides
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.twins import twin
 
-__all__ = ["Trained", "from_ivon", "from_laplace", "from_swag", "from_vbll"]
-
 
 @dataclass(frozen=True)
 class Trained:

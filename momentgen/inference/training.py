@@ -24,8 +24,6 @@ from momentgen.laws.border import Method, method
 from momentgen.progress import progress_bar
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["Trainer", "seeded"]
-
 #: steps over which the bound is averaged to see whether it rises
 _WINDOW = 100
 #: windows without a rise that are waited for before the learning rate falls, falls again, and training ends

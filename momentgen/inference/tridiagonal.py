@@ -22,8 +22,6 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.posterior import Posterior
 
-__all__ = ["Tridiagonal"]
-
 #: limits of the paper's parameters; it keeps gamma also from 0, where its recursion divides by 0 and this form does not
 _LARGEST_GAMMA = 10.0
 _LEAST_DELTA = -4.600166

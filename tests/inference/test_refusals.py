@@ -170,6 +170,8 @@ NETWORKS: list[tuple[str, list[Call]]] = [
     ("which is random already", each(randomise, (RANDOM, MeanField()))),
     ("made by randomise", [lambda: elbo(LINEAR, Gaussian(var=1.0), torch.ones(1, 3), ONE[:1], size=1)]),
     ("a size", [lambda: elbo(RANDOM, Gaussian(var=1.0), None, torch.ones(1), size=0)]),
+    ("got 3 for a batch of 4", [
+        lambda: elbo(RANDOM, Gaussian(var=1.0), torch.ones(4, 3), torch.ones(4, 2), size=3)]),
     ("prune: expected a threshold", each(prune, (RANDOM, NAN), (RANDOM, None))),
     ("elbo: expected weights", each(weighted, torch.ones(4, 1), torch.ones(2), -torch.ones(4))),
     ("as many observations as inputs", each(trained, (torch.zeros(0, 3), torch.zeros(0, 1)))),
@@ -296,6 +298,10 @@ ESTIMATORS: list[tuple[str, list[Call]]] = [
     ("widths", fitted(PBPRegressor, hidden=(0,))),
     ("widths of the hidden layers, such as .*, got .10, 0.", fitted(PBPRegressor, hidden=(10, 0))),
     ("calibrate", fitted(PBPRegressor, calibrate="split in two")),
+    ("rows that it does not fit", fitted(PBPRegressor, calibrate=[(np.arange(20), np.arange(9, 30))])),
+    ("expected numbers as labels", [
+        lambda: quick(VBPClassifier, likelihood=Ordinal(3)).fit(line(30)[0], np.repeat(["low", "mid", "top"], 10))]),
+    ("censored= or y_std=., not Censored", fitted(VBPRegressor, likelihood=Censored(0.1))),
     ("at least one sample", fitted(PBPClassifier, samples=0)),
     ("a likelihood of auto, probit", fitted(PBPClassifier, likelihood="softmax")),
     ("epochs of at least 1, or None, got 0", fitted(VBPRegressor, epochs=0)),

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Categorical, Gaussian, Likelihood, Probit
 
-__all__ = ["OutputModel", "output_model"]
-
 #: number of the evidence in ``filter.c``
 _GAMMA_NOISE, _KNOWN_NOISE, _PROBIT, _SAMPLED_SOFTMAX, _SOFTMAX_BOUND = range(5)
 

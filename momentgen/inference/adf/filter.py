@@ -31,7 +31,6 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Float, Num
 
-__all__ = ["DensityFilter"]
 
 Rule = Literal["pbp", "ebp"]
 _RULES = ("pbp", "ebp")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["PriorFactors", "match_gamma"]
-
 
 def match_gamma(law: Tensor, log_z: Tensor, log_z1: Tensor, log_z2: Tensor) -> tuple[Tensor, Tensor]:
     """The gamma law with the first two moments of the tilted one, and where there is one.

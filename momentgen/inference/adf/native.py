@@ -13,8 +13,6 @@ from torch import Tensor
 from momentgen.inference.compiled import library
 from momentgen.native import c_sources
 
-__all__ = ["native", "update"]
-
 _FIELDS = ("replicates", "data", "layers", "rule", "evidence", "samples", "weights", "threads", "x_stride")
 _POINTERS = ("sizes", "mean", "var", "noise", "x", "y", "draws", "log_z", "skipped")
 

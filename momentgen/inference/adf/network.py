@@ -23,8 +23,6 @@ from torch import Tensor
 from momentgen.generated import relu
 from momentgen.runtime import Moments
 
-__all__ = ["count_weights", "propagate", "unflatten"]
-
 
 def count_weights(sizes: Sequence[int]) -> int:
     """How many weights a network of these widths has, biases counted."""

@@ -20,8 +20,6 @@ from momentgen.inference.bowtie.model import BowTieModel, log_joint
 from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
 from momentgen.progress import progress_bar
 
-__all__ = ["STARTS", "Chains", "split_r_hat"]
-
 #: name -> where chains start
 STARTS = {"relu": relu_start, "random": random_start}
 

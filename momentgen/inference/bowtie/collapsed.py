@@ -18,8 +18,6 @@ from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, p
 from momentgen.inference.compiled import library
 from momentgen.native import c_sources
 
-__all__ = ["collapsed_weights_conditional", "draw_collapsed_gates"]
-
 
 def _targets_without_activations(model: BowTieModel, state: State, data: Data) -> tuple[Tensor, Tensor]:
     """Of y ~ N(W(z·u) + b, Σ + WΣ_LWᵀ), topmost activations integrated out: W and y − b with unit covariance."""

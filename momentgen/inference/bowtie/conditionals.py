@@ -19,17 +19,6 @@ from torch import Generator, Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bowtie.model import BowTieModel, Data, State, inputs, preactivations
 
-__all__ = [
-    "ActivationsConditional",
-    "NormalConditional",
-    "activations_conditional",
-    "factor",
-    "gates_conditional",
-    "gram_of_units",
-    "precisions_conditional",
-    "weights_conditional",
-]
-
 
 def _plus_one(matrix: Tensor) -> Tensor:
     return matrix + torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)

@@ -34,8 +34,6 @@ from momentgen.inference.bowtie.model import (
 )
 from momentgen.inference.polya_gamma_sampler.function import polya_gamma
 
-__all__ = ["COLLAPSIBLE", "random_start", "relu_start", "simulate", "sweep"]
-
 #: blocks that may be drawn without the topmost activations
 COLLAPSIBLE = ("gates", "weights")
 

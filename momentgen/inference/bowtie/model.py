@@ -18,8 +18,6 @@ from torch.nn.functional import logsigmoid
 
 from momentgen.errors import InputError
 
-__all__ = ["BowTieModel", "ConjugatePrior", "Data", "State", "log_joint"]
-
 
 @dataclass(frozen=True)
 class ConjugatePrior:

@@ -16,8 +16,6 @@ from momentgen.errors import InputError
 from momentgen.inference.bowtie.model import BowTieModel, with_ones
 from momentgen.runtime import Moments
 
-__all__ = ["Draws", "Predictive", "predict"]
-
 #: numbers of a hidden layer held at once, over draws, rows and units
 _AT_ONCE = 4_000_000
 

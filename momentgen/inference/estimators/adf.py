@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from momentgen.inference.estimators.filtering import FilterClassifier, FilterRegressor
 
-__all__ = ["EBPClassifier", "EBPRegressor", "PBPClassifier", "PBPRegressor"]
-
 
 class PBPRegressor(FilterRegressor):
     """Regression by probabilistic backpropagation (Hernández-Lobato & Adams 2015).

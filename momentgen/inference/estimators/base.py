@@ -29,8 +29,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.rivals import lead
-
-__all__ = ["Bayesian", "BayesianClassifier", "ClassWeight", "parameters"]
+from momentgen.inference.estimators.uncertain_features import normal_points
 
 _Class = TypeVar("_Class")
 #: how often rows of each class count: label -> weight, or so that all classes count alike
@@ -38,9 +37,9 @@ ClassWeight = dict[Any, float] | Literal["balanced"] | None
 
 #: standard deviations within which no half of a column's values may lie, unless most of them are equal
 _SQUEEZED: Final = 0.05
-#: draws of uncertain features, and rows of draws that are predicted at once
-_DRAWS, _AT_ONCE = 256, 2**14
-#: rows that weights may add up to without a warning
+#: rows at points of uncertain features that are predicted at once
+_AT_ONCE = 2**14
+#: rows that weights must add up to
 _FEWEST = 2
 #: rows of the fit by which a classifier is compared with a constant
 _COMPARED = 1000
@@ -142,11 +141,10 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(X, *others)
         kept = found > 0
         self._weights = None if (found[kept] == 1).all() else found[kept]
-        if found.sum() < _FEWEST < len(found):
-            warnings.warn(
+        if found.sum() < min(_FEWEST, len(found)):
+            raise InputError(
                 f"{type(self).__name__}: the sample_weight of {len(found)} rows adds up to {found.sum():.3g} rows. A "
-                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are",
-                stacklevel=_level_of_caller(),
+                "weight is how often a row counts; divide the weights by their mean to count as many rows as there are"
             )
         if kept.all():
             return [X, *others]
@@ -183,8 +181,13 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"{type(self).__name__}: a feature in standard units is too large for {found.dtype}")
         return found
 
-    def _scattered(self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None) -> Iterator[Tensor]:
-        """Draws of uncertain features about x, in standard units: parts of ``(draws * n, features)``, draw by draw."""
+    def _scattered(
+        self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None
+    ) -> tuple[Iterator[Tensor], NDArray[Any]]:
+        """Points of uncertain features about x, in standard units, point by point, and the points' weights.
+
+        The first are parts of ``(points * n, features)``.
+        """
         n, d = x.shape
         given = np.asarray(x_std if x_cov is None else x_cov, dtype=np.float64)
         shapes = [(), (d,), (n, d)] if x_cov is None else [(d, d), (n, d, d)]
@@ -199,19 +202,23 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
         else:
             values, axes = np.linalg.eigh(0.5 * (given + np.swapaxes(given, -1, -2)))
             symmetric = np.allclose(given, np.swapaxes(given, -1, -2), rtol=1e-6, atol=1e-12 * np.abs(given).max())
-            least = min(0.0, float((values.min(-1) + 1e-9 * np.abs(values).max(-1)).min())) if symmetric else -math.inf
-            root = axes * np.sqrt(values.clip(0))[..., None, :]
+            size = np.abs(values).max(-1, keepdims=True)
+            least = min(0.0, float((values + 1e-9 * size).min())) if symmetric else -math.inf
+            root = axes * np.sqrt(np.where(values > 1e-9 * size, values, 0))[..., None, :]
         if least < 0:
             raise InputError(
                 f"{type(self).__name__}: expected an x_std that is not negative, or an x_cov that is symmetric and "
                 "positive semidefinite"
             )
-        root = root / self.x_scaler_.scale_[:, None]
-        uniform = torch.quasirandom.SobolEngine(d, scramble=True, seed=0).draw(_DRAWS // 2, dtype=torch.float64)
-        half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9)).numpy()
-        for draws in np.array_split(np.concatenate([half, -half]), max(1, min(_DRAWS, _DRAWS * n // _AT_ONCE))):
-            off = np.einsum("...ij,sj->s...i", root, draws)
-            yield (x + self._tensor(off if off.ndim == 3 else off[:, None])).reshape(-1, d)
+        root = root[..., (root != 0).reshape(-1, d).any(0)] / self.x_scaler_.scale_[:, None]
+        points, weights = normal_points(root.shape[-1])
+
+        def parts() -> Iterator[Tensor]:
+            for some in np.array_split(points, max(1, min(len(points), len(points) * n // _AT_ONCE))):
+                off = np.einsum("...ij,sj->s...i", root, some)
+                yield (x + self._tensor(off if off.ndim == 3 else off[:, None])).reshape(-1, d)
+
+        return parts(), weights
 
     def _standard_targets(self, y: NDArray[Any], reset: bool, classes: ArrayLike | None = None) -> Tensor:
         """Targets in standard units, or the numbers of labels among ``classes``, by default those of ``y``."""
@@ -362,9 +369,10 @@ class BayesianClassifier(ClassifierMixin, Bayesian):  # type: ignore[misc]
         if x_std is None and x_cov is None:
             return np.asarray(np.exp(self._log_probabilities(X)))
         x = self._features(X)
+        parts, weights = self._scattered(x, x_std, x_cov)
         with torch.no_grad():
-            found = torch.cat([self._log_posterior(rows).double() for rows in self._scattered(x, x_std, x_cov)])
-        return np.asarray(found.exp().reshape(-1, len(x), found.shape[1]).mean(0).cpu().numpy())
+            found = torch.cat([self._log_posterior(rows).double() for rows in parts])
+        return np.tensordot(weights, found.exp().reshape(-1, len(x), found.shape[1]).cpu().numpy(), 1)
 
     def predict(self, X: ArrayLike, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None) -> NDArray[Any]:
         """The most probable label of each row; arguments are those of :meth:`predict_proba`."""

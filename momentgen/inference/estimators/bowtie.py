@@ -15,8 +15,6 @@ from momentgen.inference.estimators.base import parameters
 from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.regressor import BayesianRegressor
 
-__all__ = ["BowTieRegressor"]
-
 #: rows whose predictions are judged, and the largest R̂ in the median that is no reason to warn
 _JUDGED_ROWS, _MOST_R_HAT = 200, 1.2
 

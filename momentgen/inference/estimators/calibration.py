@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 from sklearn.neighbors import NearestNeighbors
 
-__all__ = ["ErrorLaw", "beside_known_noise", "fit_error_law"]
-
 #: held-out rows from which their errors alone make an interval; a quantile of fewer is an accident
 _CONFORMAL_ROWS = 60
 #: degrees of freedom of any law, which has a variance

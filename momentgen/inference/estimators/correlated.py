@@ -22,8 +22,6 @@ from momentgen.inference.tridiagonal import Tridiagonal
 from momentgen.laws.border import Method
 from momentgen.runtime import Moments
 
-__all__ = ["CorrelatedClassifier", "CorrelatedRegressor"]
-
 
 @parameters
 class _Correlated(Variational):

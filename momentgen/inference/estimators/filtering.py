@@ -24,11 +24,10 @@ from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.estimators.rivals import Folds, Predicted, log_densities, rivals
-from momentgen.inference.likelihood import Categorical, Gamma, Gaussian, Likelihood, Probit
+from momentgen.inference.gamma import Gamma
+from momentgen.inference.likelihood import Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.linear import LinearPosterior
 from momentgen.runtime import Moments
-
-__all__ = ["FilterClassifier", "FilterRegressor"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 #: rows times samples times outputs that a class posterior computes at once
@@ -67,10 +66,6 @@ class _Filtering(Bayesian):
         return torch.as_tensor(np.ascontiguousarray(array), dtype=_DTYPES[self.dtype])
 
     def _begin(self, features: int, outputs: int, likelihood: Likelihood, seed: int, samples: int = 1) -> None:
-        if (self.passes is not None and self.passes < 1) or self.members < 1:
-            raise InputError(
-                f"{type(self).__name__}: expected passes and members of at least 1, got {self.passes}, {self.members}"
-            )
         self._updates = 0.0
         self.filter_ = DensityFilter(
             (features, *self.hidden_, outputs),
@@ -102,6 +97,10 @@ class _Filtering(Bayesian):
         raise NotImplementedError
 
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
+        for count in (1 if self.passes is None else self.passes, self.members):
+            if not isinstance(count, int | np.integer) or count < 1:
+                name, given = type(self).__name__, f"{self.passes}, {self.members}"
+                raise InputError(f"{name}: expected passes and members of at least 1, got {given}")
         self.hidden_ = _WIDTHS[0] if self._widths is None else self._widths
         self.passes_ = _PASSES if self.passes is None else self.passes
         self._chosen: Chosen | None = None

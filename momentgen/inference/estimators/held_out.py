@@ -30,8 +30,6 @@ from momentgen.inference.estimators.rivals import Folds, lead, log_densities, ri
 from momentgen.progress import progress_bar
 from momentgen.runtime import Moments
 
-__all__ = ["CalibratedFit", "Calibration", "Parts"]
-
 
 class Splitter(Protocol):
     """Divides rows, as the splitters of scikit-learn do."""
@@ -186,6 +184,8 @@ class CalibratedFit(RegressorMixin, Bayesian):  # type: ignore[misc]
             kept = np.ones(rows, bool) if self._kept is None else self._kept
             place = np.where(kept, np.cumsum(kept) - 1, -1)
             pairs = [(place[train], place[test]) for train, test in splitter.split(place)]
+            if any(np.isin(test[test >= 0], train).any() for train, test in pairs):
+                raise InputError(f"{type(self).__name__}: expected calibrate to predict rows that it does not fit")
             return [(train[train >= 0], test[test >= 0]) for train, test in pairs]
         every = list(KFold(_FOLDS, shuffle=True, random_state=self._seed()).split(np.empty(rows)))
         wanted = math.ceil(_ENOUGH[str(self.calibrate or "split")] / (rows / _FOLDS))

@@ -30,8 +30,6 @@ from momentgen.inference.training import Trainer, seeded
 from momentgen.laws.border import Method
 from momentgen.runtime import Moments
 
-__all__ = ["Callback", "Classification", "Module", "Regression", "Variational"]
-
 #: rows of which predictions are made at once
 _ROWS = 1024
 #: *variance* of noise that training begins with at least, of targets in standard units
@@ -317,6 +315,10 @@ class Regression(Variational):
             made = copy.deepcopy(self.likelihood).to(y)
             if isinstance(made, Bernoulli | Categorical | Ordinal | Probit):
                 raise InputError(f"{type(self).__name__}: {type(made).__name__} is of labels, for a classifier")
+            if isinstance(made, Told):
+                raise InputError(
+                    f"{type(self).__name__}: expected fit(..., censored= or y_std=), not {type(made).__name__}"
+                )
             made.begin(y)
             heads = 2 if isinstance(made, HeteroscedasticGaussian) else 1
             if heads == 1 and self.noise == "input":
@@ -376,6 +378,21 @@ class Regression(Variational):
         with seeded(int(seed), x.device):
             return cast(Tensor, self.likelihood_.sample(drawn).cpu())
 
+    def _uncertain_quantiles(
+        self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None, levels: tuple[float, float]
+    ) -> list[NDArray[Any]]:
+        if not self._has_law:
+            return super()._uncertain_quantiles(x, x_std, x_cov, levels)
+        rows, weights = self._scattered(x, x_std, x_cov)
+        count, generator = math.ceil(_DRAWN / len(weights)), torch.Generator().manual_seed(0)
+        drawn = np.concatenate(
+            [self._sample(some, count, generator).unflatten(1, (-1, len(x))).numpy() for some in rows], 1
+        ).reshape(-1, len(x), *self._y_shape)
+        order = drawn.argsort(0)
+        shares = np.tile(weights / count, count)[order].cumsum(0)
+        places = [(shares < level).sum(0, keepdims=True).clip(max=len(drawn) - 1) for level in levels]
+        return [np.take_along_axis(drawn, np.take_along_axis(order, place, 0), 0)[0] for place in places]
+
     def _quantile(self, x: Tensor, level: float) -> Tensor:
         if not self._has_law:
             return super()._quantile(x, level)
@@ -401,6 +418,10 @@ class Classification(Variational):
             raise InputError(
                 f"{type(self).__name__}: expected Categorical, Ordinal({count}), or Bernoulli or Probit for two "
                 f"classes, got {type(made).__name__} for {count} classes"
+            )
+        if isinstance(made, Ordinal) and self.classes_.dtype.kind not in "iufb":
+            raise InputError(
+                f"{type(self).__name__}: Ordinal expected numbers as labels, whose order is theirs, got {self.classes_}"
             )
         made.begin(y)
         return made, count if isinstance(made, Categorical) else 1

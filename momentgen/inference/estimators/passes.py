@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from momentgen.progress import progress_bar
 
-__all__ = ["Chosen", "choose", "stages"]
-
 #: passes of the first stage, how stages grow, how many without a gain are waited for, and what a gain is, in nats
 _FIRST, _GROWTH, _PATIENCE, _GAIN = 5, 1.5, 2, 0.005
 #: nats over a line with which the first plateau is left, and updates of a network after which there is none

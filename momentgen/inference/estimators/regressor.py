@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import norm
 from sklearn.utils import check_random_state
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.estimators.held_out import CalibratedFit, Parts
-
-__all__ = ["BayesianRegressor"]
+from momentgen.inference.estimators.uncertain_features import mixture_quantile
 
 
 class BayesianRegressor(CalibratedFit):
@@ -52,8 +52,8 @@ class BayesianRegressor(CalibratedFit):
             X: features, shape ``(n, features)``.
             return_std: whether to return the standard deviation too.
             x_std: standard deviation of independent normal errors of X, in its units; a number, one per feature, or
-                ``(n, features)``.  Mean and σ are then over 256 quasi-random draws of the features, so that σ has an
-                error of some percent.
+                ``(n, features)``.  Mean and σ are then averages over the features' normal distribution.  Up to three
+                uncertain features have a grid; more have 256 quasi-random points, and σ some percent of error.
             x_cov: their *covariance* ``(features, features)``, or one per row, in place of ``x_std``.
 
         Raises:
@@ -68,10 +68,17 @@ class BayesianRegressor(CalibratedFit):
         x = self._features(X)
         mean, std = self._predicted_std(x)
         if x_std is not None or x_cov is not None:
-            parts = [self._predicted_std(rows) for rows in self._scattered(x, x_std, x_cov)]
-            means, stds = (np.concatenate(part).reshape(-1, *mean.shape) for part in zip(*parts, strict=True))
-            mean, std = means.mean(0), np.sqrt(np.mean(stds**2, 0) + means.var(0))
+            means, stds, weights = self._at_points(x, x_std, x_cov)
+            mean = np.tensordot(weights, means, 1)
+            std = np.sqrt(np.tensordot(weights, stds**2 + (means - mean) ** 2, 1))
         return (mean, std) if return_std else mean
+
+    def _at_points(self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None) -> tuple[NDArray[Any], ...]:
+        """Means and σ at points of uncertain features, each ``(points, n, ...)``, and the weights of the points."""
+        rows, weights = self._scattered(x, x_std, x_cov)
+        parts = [self._predicted_std(some) for some in rows]
+        means, stds = (np.concatenate(part).reshape(-1, len(x), *self._y_shape) for part in zip(*parts, strict=True))
+        return means, stds, weights
 
     def _predicted_std(self, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         mean, var = self._moments(x)
@@ -105,7 +112,7 @@ class BayesianRegressor(CalibratedFit):
         Args:
             X: features, shape ``(n, features)``.
             coverage: the probability.
-            x_std: as in :meth:`predict`.  Intervals move with the mean, and are as many times as wide as σ is.
+            x_std: as in :meth:`predict`.  Intervals then are quantiles of the mixture over the features' distribution.
             x_cov: likewise.
 
         Raises:
@@ -113,18 +120,31 @@ class BayesianRegressor(CalibratedFit):
         """
         if not 0 < coverage < 1:
             raise InputError(f"predict_interval: expected a coverage between 0 and 1, got {coverage}")
-        if self._laws:
+        tails = (0.5 - 0.5 * coverage, 0.5 + 0.5 * coverage)
+        if x_std is not None or x_cov is not None:
+            low, high = self._uncertain_quantiles(self._features(X), x_std, x_cov, tails)
+        elif self._laws:
             x = self._features(X)
             mean, var = self._moments(x)
             centre, half = self._mean(mean), self._wide(x, mean, var) * self._reach(coverage)
             low, high = centre - half, centre + half
         else:
-            low, high = self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2])
-        if x_std is None and x_cov is None:
-            return low, high
-        centre, std = self.predict(X, return_std=True)
-        moved, wide = self.predict(X, True, x_std, x_cov)
-        return moved + (low - centre) * wide / std, moved + (high - centre) * wide / std
+            low, high = self.predict_quantiles(X, tails)
+        return low, high
+
+    def _uncertain_quantiles(
+        self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None, levels: tuple[float, float]
+    ) -> list[NDArray[Any]]:
+        """Quantiles of the mixture over uncertain features; of the law of errors, scaled to the width of intervals."""
+        shape, (means, stds, weights) = (len(x), *self._y_shape), self._at_points(x, x_std, x_cov)
+        centres, scales = (part.reshape(len(weights), len(x), -1) for part in (means, stds / self._deviation()))
+        found = np.empty((len(levels), *centres.shape[1:]))
+        for k in range(found.shape[2]):
+            law = self._laws[k].law if self._laws else norm
+            wide = self._laws[k].reach(levels[1] - levels[0]) / law.ppf(levels[1]) if self._laws else 1.0
+            for place, level in enumerate(levels):
+                found[place, :, k] = mixture_quantile(law.cdf, level, centres[..., k], wide * scales[..., k], weights)
+        return list(found.reshape(len(levels), *shape))
 
     @torch.no_grad()
     def predict_quantiles(self, X: ArrayLike, levels: ArrayLike = (0.025, 0.5, 0.975)) -> NDArray[Any]:

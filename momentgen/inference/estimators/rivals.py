@@ -17,8 +17,6 @@ from torch import Tensor
 
 from momentgen.inference.linear import LinearPosterior
 
-__all__ = ["Folds", "Predicted", "lead", "log_densities", "rivals"]
-
 #: rows to fit and rows to predict, of each part
 Folds = Sequence[tuple[NDArray[Any], NDArray[Any]]]
 #: errors of rows and the σ that was predicted, each ``(n, outputs)``

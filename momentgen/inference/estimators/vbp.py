@@ -6,6 +6,7 @@ that training draws no random numbers but the order of the data.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Final, Literal
 
 import torch
@@ -19,9 +20,8 @@ from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.posterior import MeanField, Posterior
 from momentgen.laws.border import Method, method
 from momentgen.laws.methods import accuracy
+from momentgen.laws.notes import AccuracyWarning
 from momentgen.runtime import Moments
-
-__all__ = ["VBPClassifier", "VBPRegressor"]
 
 #: a relative error of σ below which draws would be for nothing
 _EXACT = 1e-9
@@ -75,7 +75,8 @@ class _VBP(Variational):
         # As many draws for any rows: how many a tolerance takes depends on the rows beside one.
         # A single row has a linear part of its own, so it goes in twice.
         asked, alone = accuracy(), len(x) == 1
-        with method("controlled", rtol=_EXACT, max_rows=asked.max_rows, seed=asked.seed):
+        with method("controlled", rtol=_EXACT, max_rows=asked.max_rows, seed=asked.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore", AccuracyWarning)  # nobody asked for this tolerance
             found = self.network_(x.expand(2, -1) if alone else x)
         return found[:1] if alone else found
 

@@ -18,7 +18,6 @@ from momentgen.runtime.inputs import has_elements, kind
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer
 
-__all__ = ["draws_by", "polya_gamma", "sampler"]
 
 #: b of one element: the draws are numbered in 32 bits.
 _MOST = 2**31 - 1
