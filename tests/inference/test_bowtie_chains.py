@@ -13,16 +13,10 @@ from scipy import stats
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.bowtie import (
-    BowTieModel,
-    Chains,
-    ConjugatePrior,
-    Draws,
-    State,
-    predict,
-    simulate,
-)
+from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, simulate
 from momentgen.inference.bowtie.chains import split_r_hat
+from momentgen.inference.bowtie.model import State
+from momentgen.inference.bowtie.prediction import Draws, predict
 from momentgen.inference.estimators.bowtie import BowTieRegressor
 
 X = torch.linspace(-1.5, 1.5, 30, dtype=torch.float64)[:, None]

@@ -113,7 +113,7 @@ def test_stages_without_a_gain_do_not_count_on_the_first_plateau() -> None:
         def score(passes: int) -> float:
             return 0.0 if learns and passes * rows > 6000 else -1.0 - 1e-6 * passes
 
-        return choose([(1,)], None, lambda _: 1, lambda _: state, predict, score, rows, floor).passes, state[0]
+        return choose((1,), None, 1, state, predict, score, rows, floor).passes, state[0]
 
     for rows in (30, 60, 300):
         assert search(rows, -1.0, True)[0] * rows > 6000

@@ -10,25 +10,8 @@
 Source: Smith, Lawson & Linderman, Bayesian Inference in Augmented Bow Tie Networks.
 """
 
-from __future__ import annotations
-
 from momentgen.inference.bowtie.chains import Chains
-from momentgen.inference.bowtie.gibbs import random_start, relu_start, simulate, sweep
-from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior, Data, State, log_joint
-from momentgen.inference.bowtie.prediction import Draws, Predictive, predict
+from momentgen.inference.bowtie.gibbs import simulate
+from momentgen.inference.bowtie.model import BowTieModel, ConjugatePrior
 
-__all__ = [
-    "BowTieModel",
-    "Chains",
-    "ConjugatePrior",
-    "Data",
-    "Draws",
-    "Predictive",
-    "State",
-    "log_joint",
-    "predict",
-    "random_start",
-    "relu_start",
-    "simulate",
-    "sweep",
-]
+__all__ = ["BowTieModel", "Chains", "ConjugatePrior", "simulate"]

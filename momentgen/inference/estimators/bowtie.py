@@ -9,8 +9,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, Predictive
+from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior
 from momentgen.inference.bowtie.chains import split_r_hat
+from momentgen.inference.bowtie.prediction import Predictive
 from momentgen.inference.estimators.base import parameters
 from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.regressor import BayesianRegressor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY
@@ -23,7 +24,7 @@ from momentgen.inference.estimators.base import Bayesian, BayesianClassifier, Cl
 from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.passes import Chosen, choose
 from momentgen.inference.estimators.regressor import BayesianRegressor
-from momentgen.inference.estimators.rivals import Folds, Predicted, log_densities, rivals
+from momentgen.inference.estimators.rivals import Folds, lead, log_densities, rivals
 from momentgen.inference.gamma import Gamma
 from momentgen.inference.likelihood import Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.linear import LinearPosterior
@@ -39,7 +40,7 @@ _JUDGED_ROWS = 100
 #: rows by which the share of a row in the posterior is judged
 _LEVERAGE_ROWS = 1000
 #: widths that are compared, those and the passes where too few rows could compare them, and how many are too few
-_WIDTHS, _PASSES, _FEW_ROWS = ((50, 50), ()), 40, 20
+_WIDTHS, _PASSES, _FEW_ROWS = ((50, 50), ()), 40, 10
 #: updates of a weight that a draw of the outputs costs, about
 _DRAW = 100
 
@@ -96,6 +97,10 @@ class _Filtering(Bayesian):
         """What :meth:`_judge` would say of a constant or a line."""
         raise NotImplementedError
 
+    def _pick(self, found: list[Chosen], y: NDArray[Any], parts: Folds) -> Chosen:
+        """The widths to take."""
+        return max(found, key=lambda one: one.score)
+
     def _prepare(self, x: Tensor, y: Tensor, passes: int | None) -> None:
         for count in (1 if self.passes is None else self.passes, self.members):
             if not isinstance(count, int | np.integer) or count < 1:
@@ -131,17 +136,17 @@ class _Filtering(Bayesian):
                 found.append(network._told(rows, targets, test))
             return found
 
-        self._chosen = choose(
-            _WIDTHS if self.hidden is None else (self.hidden_,),
-            self.passes,
-            work,
-            begin,
-            predict,
-            lambda predictions: self._judge(targets, parts, predictions),
-            shortest,
-            self._floor(x, y, parts),
-            self.progress,
-        )
+        judge, floor = functools.partial(self._judge, targets, parts), self._floor(x, y, parts)
+        found, failure = [], FloatingPointError()
+        for hidden in _WIDTHS if self.hidden is None else (self.hidden_,):
+            search = (begin(hidden), predict, judge, shortest, floor, self.progress)
+            try:
+                found.append(choose(hidden, self.passes, work(hidden), *search))
+            except FloatingPointError as reason:
+                failure = reason
+        if not found:
+            raise failure
+        self._chosen = self._pick(found, targets, parts)
         self.hidden_, self.passes_ = self._chosen.hidden, self._chosen.passes
 
     def _train(self, x: Tensor, y: Tensor, passes: int | None) -> None:
@@ -226,18 +231,30 @@ class FilterRegressor(_Filtering, BayesianRegressor):
 
     def _judge(self, y: NDArray[Any], parts: Any, predictions: list[Any]) -> float:
         """Of a normal law whose σ was calibrated: as a whole, by all rows that were held out."""
+        logs, weights = self._densities(y, parts, predictions)
+        return float(np.average(logs, weights=weights))
+
+    def _densities(self, y: NDArray[Any], parts: Folds, predictions: list[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Log density of each held-out row, per target, and weights."""
         pairs = list(zip(predictions, parts, strict=True))
         off = np.concatenate([(y[test] - mean[test]).reshape(len(test), -1) for (mean, _), (_, test) in pairs])
         std = np.concatenate([std[test].reshape(len(test), -1) for (_, std), (_, test) in pairs])
-        return self._density((off, std), parts, len(y))
-
-    def _density(self, predicted: Predicted, parts: Folds, rows: int) -> float:
-        weights = self._counts(rows)[np.concatenate([test for _, test in parts])]
-        return float(np.average(log_densities(predicted, weights), weights=weights)) / predicted[0].shape[1]
+        weights = self._counts(len(y))[np.concatenate([test for _, test in parts])]
+        return log_densities((off, std), weights) / off.shape[1], weights
 
     def _floor(self, x: Tensor, y: Tensor, parts: Folds) -> float:
+        weights = self._counts(len(y))[np.concatenate([test for _, test in parts])]
         found = rivals(x, y.reshape(len(y), -1), parts, self._counts(len(y))).values()
-        return max(self._density(one, parts, len(y)) for one in found)
+        return max(float(np.average(log_densities(one, weights), weights=weights)) / one[0].shape[1] for one in found)
+
+    def _pick(self, found: list[Chosen], y: NDArray[Any], parts: Folds) -> Chosen:
+        """A line, unless a network is ahead of it by more than chance."""
+        best, lines = super()._pick(found, y, parts), [one for one in found if not one.hidden]
+        if not lines or not best.hidden:
+            return best
+        (own, weights), (other, _) = (self._densities(y, parts, one.held_out) for one in (best, lines[0]))
+        ahead, chance = lead(own, other, weights)
+        return best if ahead > chance else lines[0]
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         if self._chosen is None:

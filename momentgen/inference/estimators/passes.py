@@ -1,7 +1,7 @@
-"""How long to filter, and through how many layers: as held-out rows say.
+"""How long to filter: as held-out rows say.
 
 Networks that were begun without a part of the rows go on by stages, all parts side by side, and predict their rows
-after each.  The widths and passes of the best predictions are taken.  A stage has half as many passes again as the one
+after each.  The passes of the best predictions are taken.  A stage has half as many passes again as the one
 before; two stages without a gain are the last.
 
 Scores have a first plateau, on which networks predict hardly better than a constant or a line.  How long it lasts is a
@@ -11,7 +11,7 @@ matter of updates, rows times passes: a few thousand.  Stages without a gain do 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from momentgen.progress import progress_bar
@@ -25,7 +25,7 @@ _UPDATES, _LEAST, _MOST = 8_000_000_000, 15, 1000
 
 
 class Chosen(NamedTuple):
-    """Widths and passes that predict held-out rows best.
+    """The passes of some widths that predict held-out rows best.
 
     Attributes:
         hidden: widths of the hidden layers.
@@ -50,24 +50,24 @@ def stages(work: int) -> Iterator[int]:
 
 
 def choose(
-    widths: Sequence[tuple[int, ...]],
+    hidden: tuple[int, ...],
     passes: int | None,
-    work: Callable[[tuple[int, ...]], int],
-    begin: Callable[[tuple[int, ...]], Any],
+    work: int,
+    networks: Any,
     predict: Callable[[Any, int], Any],
     score: Callable[[Any], float],
     rows: int,
     floor: float = -math.inf,
     progress: bool = False,
 ) -> Chosen:
-    """The best of these widths, with its passes.
+    """The best passes of networks of these widths.
 
     Args:
-        widths: of the hidden layers, those to compare.
+        hidden: widths of the hidden layers.
         passes: a number of passes, or None to choose it.
-        work: of one pass of all networks of these widths, in updates of a weight.
-        begin: makes the parts' networks of these widths.
-        predict: lets these networks go on for so many passes and returns their predictions of held-out rows.
+        work: of one pass of all networks, in updates of a weight.
+        networks: those of the parts.
+        predict: lets the networks go on for so many passes and returns their predictions of held-out rows.
         score: mean log density of predictions.  ``predict`` and ``score`` may raise FloatingPointError, where networks
             have diverged: then these passes are too many.
         rows: that each network is given.
@@ -75,31 +75,25 @@ def choose(
         progress: show a bar.
     """
     best: Chosen | None = None
-    failure: FloatingPointError | None = None
-    plans = {hidden: list(stages(work(hidden))) if passes is None else [passes] for hidden in widths}
-    begun = 0
-    with progress_bar("choosing widths and passes", sum(map(len, plans.values())), progress) as advance:
-        for hidden, plan in plans.items():
-            networks, done, stale, own = begin(hidden), 0, 0, -math.inf
-            for stage, total in enumerate(plan):
-                advance(begun + stage, f"choosing: widths {hidden}, {total} passes")
-                try:
-                    predictions = predict(networks, total - done)
-                    level = score(predictions)
-                except FloatingPointError as reason:
-                    failure = reason
-                    break
-                done = total
-                if best is None or level > best.score:
-                    best = Chosen(hidden, total, level, predictions)
-                own, gains = max(own, level), level > own + _GAIN
-                left = own > floor + _LEFT or total * rows >= _PLATEAU
-                stale = stale + 1 if left and not gains else 0
-                if stale == _PATIENCE:
-                    break
-            begun += len(plan)
-        advance(begun)
-    if best is None:
-        assert failure is not None
-        raise failure
+    plan = list(stages(work)) if passes is None else [passes]
+    done, stale = 0, 0
+    with progress_bar(f"choosing passes of widths {hidden}", len(plan), progress) as advance:
+        for stage, total in enumerate(plan):
+            advance(stage)
+            try:
+                predictions = predict(networks, total - done)
+                level = score(predictions)
+            except FloatingPointError:
+                if best is None:
+                    raise
+                break
+            done, own = total, -math.inf if best is None else best.score
+            if level > own:
+                best = Chosen(hidden, total, level, predictions)
+            left = max(own, level) > floor + _LEFT or total * rows >= _PLATEAU
+            stale = stale + 1 if left and level <= own + _GAIN else 0
+            if stale == _PATIENCE:
+                break
+        advance(len(plan))
+    assert best is not None
     return best

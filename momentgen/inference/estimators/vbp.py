@@ -27,8 +27,6 @@ from momentgen.runtime import Moments
 _EXACT = 1e-9
 #: factor on the divergence where a whole one outweighs the rows
 _LIGHT = 0.1
-
-
 _PROPAGATIONS: Final = ("controlled", "ap2")
 
 
