@@ -27,7 +27,7 @@ from momentgen.compiler.ir.graph import Graph, Loop
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies.quadrature.function import Branches
-from momentgen.compiler.strategies.quadrature.resolution import features, resolved
+from momentgen.compiler.strategies.quadrature.search import features
 from momentgen.compiler.strategies.quadrature.writing import Expressions
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, phi, x
@@ -240,6 +240,6 @@ def test_sums_over_rows_and_a_table_are_plain_sums() -> None:
 
 def test_features_are_where_f_bends_and_grow_with_the_distance() -> None:
     f = Branches("f", split(1 / (1 + 100 * (x - 2) ** 2)))
-    found, most = features([resolved(f)], f.kinks, 4.0)
+    found, most = features([f.resolution], f.kinks, 4.0)
     assert most == np.inf
     assert any(abs(one.at - 2) < 0.2 and one.length < 0.2 for one in found)

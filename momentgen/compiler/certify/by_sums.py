@@ -20,8 +20,9 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.domain import DomainEdge
-from momentgen.compiler.strategies.quadrature.search import ADVICE, FLOAT32, FLOAT64, Domain, Setting, drawn
-from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, errors, in_float64
+from momentgen.compiler.strategies.quadrature.function import Branches
+from momentgen.compiler.strategies.quadrature.search import ADVICE, FLOAT32, FLOAT64, drawn
+from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, in_float64
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -70,9 +71,8 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
     Raises:
         BuildError: if the goal is missed, or a promise broken.
     """
-    settings: Sequence[Setting] = stable.by_sums
-    edge = cast("DomainEdge", stable.edge)
-    domain = Domain(edge.mean, edge.var)
+    settings: Sequence[Branches] = stable.by_sums
+    domain = cast("DomainEdge", stable.edge)
     runner, wide = (
         _Runner(graphs) for graphs in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
     )
@@ -82,16 +82,16 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
     for number, setting in enumerate(settings):
         draw = np.random.default_rng(seed_of(rule.name, str(number)))
         mean, var = drawn(setting, domain, draw, _POINTS)
-        exact = in_float64(setting.f, setting.resolution, mean, var)
-        groups = [(mean, var, exact)]
-        found = errors(runner.exactly(mean, var, setting.params), exact, var, FLOAT32)
+        exact = in_float64(setting, mean, var)
+        groups = [exact]
+        found = exact.errors(runner.exactly(mean, var, setting.setting), FLOAT32)
         worst = np.unique(np.concatenate([np.argsort(error)[-_WORST:] for error in found.values()]))
         small_mean, small_var = drawn(setting, domain, draw, _SMALL, small=True)
         mean, var = np.concatenate([mean[worst], small_mean]), np.concatenate([var[worst], small_var])
-        groups.append((mean, var, by_balls(setting.f, setting.resolution, mean, var)))
-        for mean, var, exact in groups:
-            _take_in(bounds, float64, (runner, wide), (mean, var), exact, setting)
-            count += mean.size
+        groups.append(by_balls(setting, mean, var))
+        for exact in groups:
+            _take_in(bounds, float64, (runner, wide), exact, setting)
+            count += exact.mean.size
         if any(bound.error > stable.goal for bound in bounds.values()):
             cause = f"variant {stable.variant}: {missed_by(bounds, stable)}; {ADVICE}"
             raise BuildError(rule.name, "certify", cause)
@@ -99,8 +99,8 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
             rule.name,
             stable,
             runner,  # type: ignore[arg-type]
-            setting.params,
-            setting.params,
+            setting.setting,
+            setting.setting,
             _own_values(rule, setting),
             seed=seed_of(rule.name, stable.variant),
             every=_EVERY,
@@ -109,13 +109,13 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
     return Measured(bounds, {"float64_measured": stated, "float64_unit": _words(FLOAT64)}, count, promises)
 
 
-def _own_values(rule: Rule, setting: Setting) -> Callable[..., F64]:
+def _own_values(rule: Rule, setting: Branches) -> Callable[..., F64]:
     """f on arrays: at a jump its own value, which may be that of neither side."""
-    f = rule.f.subs({p.symbol: sympy.Rational(setting.params[p.name]) for p in rule.parameters})
+    f = rule.f.subs({p.symbol: sympy.Rational(setting.setting[p.name]) for p in rule.parameters})
 
     def values(points: F64) -> F64:
-        found = setting.f.values(points)
-        for at in np.unique(points[np.isin(points, setting.f.kinks)]):
+        found = setting.values(points)
+        for at in np.unique(points[np.isin(points, setting.kinks)]):
             own = f.subs(x, sympy.Rational(float(at)))
             if own.is_finite:
                 found[points == at] = float(own)
@@ -128,18 +128,17 @@ def _take_in(
     bounds: Mapping[str, Bound],
     float64: dict[str, float],
     runners: tuple[_Runner, _Runner],
-    at: tuple[F64, F64],
     exact: Exact,
-    setting: Setting,
+    setting: Branches,
 ) -> None:
-    mean, var = at
+    mean, var = exact.mean, exact.var
     points = (mean.astype(np.float32), var.astype(np.float32))
-    computed = runners[0](*points, setting.params)
+    computed = runners[0](*points, setting.setting)
     single = {name: values.astype(np.float64) for name, values in computed.items()}
-    found = errors(single, exact, var, FLOAT32, LARGEST)
+    found = exact.errors(single, FLOAT32, LARGEST)
     for name, bound in bounds.items():
-        bound.update(found[name], computed[name], exact.values[name], points, setting.params)
-    for name, error in errors(runners[1].exactly(mean, var, setting.params), exact, var, FLOAT64).items():
+        bound.update(found[name], computed[name], exact.values[name], points, setting.setting)
+    for name, error in exact.errors(runners[1].exactly(mean, var, setting.setting), FLOAT64).items():
         float64[name] = max(float64[name], float(error.max()))
 
 
@@ -166,6 +165,3 @@ def _words(share: Shares) -> dict[str, Any]:
         },
         "values": {},
     }
-
-
-__all__ = ["Measured", "measured_by_sums", "tolerance_of_sums"]

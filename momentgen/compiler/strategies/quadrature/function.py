@@ -1,11 +1,16 @@
-"""f for sums over nodes: its pieces as nodes of a graph, as float64 arrays and as balls."""
+"""f for sums over nodes: its pieces as nodes of a graph, as float64 arrays and as balls; its bends and its growth.
+
+Where f bends, and on which lengths, is found by halving intervals until a polynomial follows f on each.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import mpmath
 import numpy as np
@@ -17,19 +22,62 @@ from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.compiler.ir.graph import Graph, Real, horner, select
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies.kit import number
-from momentgen.compiler.strategies.quadrature.growth import Growth, growth
 from momentgen.compiler.strategies.quadrature.writing import Expressions
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
 _BITS = 256
+FARTHEST = 1e6  # |x| looked at
+FOLDS = 9.0  # powers of e that an f like exp(b x) may grow by for what is relative to its size
+_IN_RANGE = 1e290  # |f| up to which products with weights are in range
+_SIDE, _BESIDE = np.geomspace(1e-3, FARTHEST, 2001), np.linspace(0.95, 1.0, 33)
 _DEGREE, _CHECKS = 20, 9
 _LARGEST, _HALVINGS = 2.0, 14  # half-width of what a polynomial stands for, and how often it is halved
 _CLOSE = 4e-15
 _GRID = np.sinh(np.linspace(-12, 12, 1601)) / np.sinh(12) * 1e3
 _TINY = 1e-300
 _FAR = 1e5
+_FOLLOWED, _CLOSELY, _FLOOR, _ROUNDING = 12, 1e-9, 1e-11, 2e-14
+NEAREST, _MOST, _SHRINK, _SPREAD = 1e-8, 3000, 8.0, 40  # the shortest interval, and how many there may be
+#: distances from a centre, and points, at which f is looked at for peaks
+_WIDENING, _EVEN = np.sinh(np.linspace(-36, 36, 1601)) * 1e-9, np.linspace(-50, 50, 10001)
+_NODES = np.cos(np.pi * (np.arange(_FOLLOWED + 1) + 0.5) / (_FOLLOWED + 1))
+_TESTS = np.cos(np.pi * np.arange(1, _FOLLOWED + 1) / (_FOLLOWED + 1))
+_COEFFICIENTS = np.linalg.inv(np.polynomial.chebyshev.chebvander(_NODES, _FOLLOWED))
+_PREDICT = np.polynomial.chebyshev.chebvander(_TESTS, _FOLLOWED) @ _COEFFICIENTS
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How fast f grows far out, on the left and on the right.
+
+    Attributes:
+        ends: where f leaves the range, or the farthest x looked at.
+        rates: b with f about exp(b |x|) before that; 0 where f stays in range.
+    """
+
+    ends: tuple[float, float]
+    rates: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Intervals on each of which f is a polynomial to some nine digits of how much it changes about there.
+
+    Attributes:
+        low, high: their ends, from left to right.
+        reach: |x| up to which they were looked for.
+    """
+
+    low: F64
+    high: F64
+    reach: float
+
+    @property
+    def edges(self) -> F64:
+        """All ends."""
+        return np.unique(np.concatenate([self.low, self.high]))
 
 
 @dataclass(frozen=True)
@@ -54,15 +102,23 @@ class Branches:
         name: of the rule, for messages.
         pieces: f, resolved.
         parameters: their symbols.
+        setting: of an f without parameters, the values that these were given, by name.
     """
 
-    def __init__(self, name: str, pieces: Pieces, parameters: Sequence[sp.Symbol] = ()) -> None:
-        self.name, self.pieces, self.parameters = name, pieces, tuple(parameters)
+    def __init__(
+        self,
+        name: str,
+        pieces: Pieces,
+        parameters: Sequence[sp.Symbol] = (),
+        setting: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self.name, self.pieces, self.parameters, self.setting = name, pieces, tuple(parameters), setting
 
-    def at(self, values: Mapping[sp.Symbol, sp.Rational]) -> Branches:
+    def at(self, setting: Mapping[str, float]) -> Branches:
         """The same with its parameters set."""
+        values = {p: sp.Rational(float(setting[p.name])) for p in self.parameters}
         cut = [Piece(p.low.subs(values), p.high.subs(values), p.expr.subs(values)) for p in self.pieces]
-        return Branches(self.name, Pieces(tuple(p for p in cut if p.low < p.high)))
+        return Branches(self.name, Pieces(tuple(p for p in cut if p.low < p.high)), (), setting)
 
     @cached_property
     def kinks(self) -> F64:
@@ -145,7 +201,83 @@ class Branches:
     @cached_property
     def growth(self) -> Growth:
         """How fast f grows, of an f without parameters."""
-        return growth(self.values)
+        (left, down), (right, up) = (self._side(sign) for sign in (-1.0, 1.0))
+        return Growth((-left, right), (down, up))
+
+    def _side(self, sign: float) -> tuple[float, float]:
+        """How far f stays in range on a side, and its rate."""
+        with np.errstate(all="ignore"):
+            outside = np.flatnonzero(np.abs(self.values(sign * _SIDE)) > _IN_RANGE)
+            if not outside.size:
+                return FARTHEST, 0.0
+            far, near = float(_SIDE[outside[0]]), float(_SIDE[outside[0] - 1]) if outside[0] else 0.0
+            for _ in range(60):
+                middle = (near + far) / 2
+                inside = np.abs(self.values(np.array([sign * middle]))).item() <= _IN_RANGE
+                near, far = (middle, far) if inside else (near, middle)
+            last, half = (np.log(np.abs(self.values(sign * end * _BESIDE)).max()) for end in (near, near / 2))
+        return near, float(f"{max(0.0, (last - half) / (near / 2)):.3g}")
+
+    @cached_property
+    def resolution(self) -> Resolution:
+        """The intervals of an f without parameters; fewer decades of x where they were too many (a sine)."""
+        reach = FARTHEST
+        while (found := self._resolved(reach)) is None and reach >= 1:
+            reach /= _SHRINK
+        low, high = found or (np.array([-reach, 0.0]), np.array([0.0, reach]))
+        return Resolution(low, high, reach)
+
+    def _resolved(self, reach: float) -> tuple[F64, F64] | None:
+        inner = self.kinks[np.abs(self.kinks) < reach]
+        # Where f grows, an interval across many scales would be followed as closely as its largest values ask.
+        scales = 4.0 ** np.arange(math.log(reach, 4))
+        ends = np.clip(self.growth.ends, -reach, reach)
+        edges = np.unique(np.concatenate([ends, [0.0], -scales, scales, inner]).clip(*ends))
+        grid = np.unique(np.concatenate([edges, _EVEN, *(k + _WIDENING for k in {0.0, *inner, *self.centres})]))
+        grid = grid[(ends[0] <= grid) & (grid <= ends[1])]
+        values = self.values(grid)
+        known = np.where(np.isfinite(values), values, 0.0)
+        left, right = (min(_EVEN[-1], FOLDS / rate) if rate else _EVEN[-1] for rate in self.growth.rates)
+        near = (-left <= grid) & (grid <= right)
+        size = float(known[near].max() - known[near].min())
+        low, high = edges[:-1], edges[1:]
+        kept: list[tuple[F64, F64]] = []
+        count = 0
+        while low.size:
+            followed = self._is_followed(low, high, grid, known, size)
+            followed |= high - low <= NEAREST
+            kept.append((low[followed], high[followed]))
+            count += int(followed.sum())
+            low, high = low[~followed], high[~followed]
+            if count + low.size > _MOST:
+                return None
+            middle = (low + high) / 2
+            low, high = np.concatenate([low, middle]), np.concatenate([middle, high])
+        lows, highs = (np.concatenate(ends) for ends in zip(*kept, strict=True))
+        order = np.argsort(lows)
+        return lows[order], highs[order]
+
+    def _is_followed(self, low: F64, high: F64, grid: F64, values: F64, size: float) -> Bools:
+        middle, half = ((low + high) / 2)[:, None], ((high - low) / 2)[:, None]
+        home = np.broadcast_to(middle, (low.size, _FOLLOWED + 1)).ravel()
+        at_nodes = self.values((middle + half * _NODES).ravel(), home).reshape(low.size, -1)
+        home = np.broadcast_to(middle, (low.size, _FOLLOWED)).ravel()
+        at_tests = self.values((middle + half * _TESTS).ravel(), home).reshape(low.size, -1)
+        error = np.abs(at_tests - at_nodes @ _PREDICT.T).max(1)
+        change = at_nodes.max(1) - at_nodes.min(1)
+        rows = at_nodes @ _COEFFICIENTS.T
+        wide = np.zeros(low.size)
+        for k, (a, b) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            beside = values[np.searchsorted(grid, a - 1.5 * (b - a)) : np.searchsorted(grid, b + 1.5 * (b - a))]
+            wide[k] = beside.max() - beside.min() if beside.size else 0.0
+            inside = np.arange(np.searchsorted(grid, a, "right"), np.searchsorted(grid, b))
+            if inside.size:  # a peak between the nodes
+                inside = inside[:: max(1, inside.size // _SPREAD)]
+                at = (grid[inside] - middle[k]) / half[k]
+                error[k] = max(error[k], np.abs(np.polynomial.chebyshev.chebval(at, rows[k]) - values[inside]).max())
+        allowed = _CLOSELY * np.maximum(change, wide) + _FLOOR * size + _ROUNDING * np.abs(at_nodes).max(1)
+        with np.errstate(invalid="ignore"):
+            return (error <= allowed) | ~np.isfinite(error)
 
     @cached_property
     def series(self) -> tuple[Series, ...]:

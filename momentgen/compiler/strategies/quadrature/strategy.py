@@ -1,7 +1,7 @@
 """The strategy for any f with a second moment: sums over nodes, the last in the list.
 
-Cut at kinks and jumps (:mod:`.function`), about features that are found from f (:mod:`.resolution`), graded
-(:mod:`.sums`), on the widest domain that some count of nodes reaches (:mod:`.search`).
+Cut at kinks and jumps (:mod:`.function`), graded (:mod:`.sums`) about features that are found from f, on the widest
+domain that some count of nodes reaches (:mod:`.search`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.domain import restricted
 from momentgen.compiler.strategies.quadrature.function import Branches
-from momentgen.compiler.strategies.quadrature.resolution import resolved
-from momentgen.compiler.strategies.quadrature.search import Search, Setting
+from momentgen.compiler.strategies.quadrature.search import Search
 from momentgen.compiler.strategies.quadrature.sums import Moments
-from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 
@@ -42,17 +40,13 @@ def stable_variants(derivation: Derivation) -> Iterable[Stable]:
     """
     rule = derivation.rule
     f = Branches(rule.name, derivation.pieces, [p.symbol for p in rule.parameters])
-    settled = Settled.of(rule)
-    settings = []
-    for params in settings_of(rule)[:_SETTINGS]:
-        here = f.at(settled.values(params))
-        settings.append(Setting(params, here, resolved(here)))
+    settings = [f.at(setting) for setting in settings_of(rule)[:_SETTINGS]]
     search = Search(f, settings, rule.domain)
     if (chosen := search.chosen()) is None:
         raise BuildError(rule.name, "strategies", search.missed())
-    nodes, kinks, domain = chosen
-    finer, finer_kinks = search.finer(domain)
-    moments, moments64 = Moments(f, kinks, nodes), Moments(f, finer_kinks, finer)
+    nodes, domain = chosen
+    finer = search.finer(domain)
+    moments, moments64 = Moments(f, nodes), Moments(f, finer)
     stable = Stable(
         variant="exact",
         forward=moments.graph(OUTPUTS),
@@ -65,9 +59,12 @@ def stable_variants(derivation: Derivation) -> Iterable[Stable]:
         aim=1.0,
         unit="tolerance",
         box={},
-        settings=tuple(setting.params for setting in settings),
+        settings=tuple(setting.setting for setting in settings),
         slack=MEAN,
-        facts={"nodes": {"float32": nodes.count, "float64": finer.count}, "cuts": len(nodes.features) + len(kinks)},
+        facts={
+            "nodes": {"float32": nodes.count, "float64": finer.count},
+            "cuts": len(nodes.features) + len(nodes.kinks),
+        },
         by_sums=tuple(settings),
         doc="sums over nodes in float64: graded about kinks and bends of f, differences from f(mu); float32 is rounded",
     )

@@ -24,7 +24,6 @@ import sympy as sp
 from momentgen.compiler.ir.graph import Graph, Loop, Real, equal, exp_mantissa, log, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.strategies.quadrature.function import Branches
-from momentgen.compiler.strategies.quadrature.resolution import Feature
 
 _LEAST_VAR = 2.0**-127
 #: sigmas over the length below which moments are scaled: away from kinks, at one, and at a jump
@@ -33,6 +32,14 @@ _NEAR, _BESIDE = 10.0, 1e-3  # sigmas; of the distance to a kink, where f may be
 _APART = 1e5 * 2.0**-52  # of |mu|: a sigma at which nodes are not rounded into each other
 _DENSITY = 1 / np.sqrt(2 * np.pi)
 _SHARED, _ROW = ("here",), ("u", "end", "step", "start", "rise", "home")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A place where f bends, and the length on which it does: it grows with the distance from there, as nodes do."""
+
+    at: float
+    length: float
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,8 @@ class Nodes:
     Attributes:
         count: nodes of each half of an interval.
         reach: W.
-        features: beside kinks, from left to right.
+        kinks: the breakpoints of f, in the order of its pieces.
+        features: beside these, from left to right.
         most: the largest length there may be.
         rates: b with f about exp(b |x|) on the left and on the right.
         even: into how many parts of one length each side of mu is cut as well: of an f that bends everywhere.
@@ -64,10 +72,16 @@ class Nodes:
 
     count: int
     reach: float
+    kinks: tuple[Kink, ...]
     features: tuple[Feature, ...]
     most: float
     rates: tuple[float, float] = (0.0, 0.0)
     even: int = 1
+
+    @property
+    def terms(self) -> int:
+        """How many there are in all."""
+        return 2 * (len(self.features) + len(self.kinks) + 2 * self.even) * self.count
 
 
 @lru_cache
@@ -82,12 +96,11 @@ class Moments:
 
     Args:
         f: its pieces.
-        kinks: its breakpoints, in the pieces' order.
         nodes: how sums are taken.
     """
 
-    def __init__(self, f: Branches, kinks: Sequence[Kink], nodes: Nodes) -> None:
-        self.f, self.kinks, self.nodes = f, tuple(kinks), nodes
+    def __init__(self, f: Branches, nodes: Nodes) -> None:
+        self.f, self.kinks, self.nodes = f, nodes.kinks, nodes
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """A graph in float64 of some outputs."""
@@ -182,9 +195,7 @@ class Moments:
         g = self.g
         down, up = (self._reach(sigma, rate) for rate in self.nodes.rates)
         low, high = mu - down, mu + up
-        every = [(kink_at, None) for kink_at in self.at]
-        every += [(g.const(feature.at), None) for feature in self.nodes.features]
-        places = self._ordered([at for at, _ in every])
+        places = self._ordered([*self.at, *(g.const(feature.at) for feature in self.nodes.features)])
         cuts = [low, *(select(at < low, low, select(at > high, high, at)) for at in places)]
         shares = [k / self.nodes.even for k in range(1 - self.nodes.even, self.nodes.even)]
         for extra in (mu + (up if share > 0 else down) * share if share else mu for share in shares):
@@ -280,11 +291,3 @@ def _scaled_back(
         found |= {"dmean_dvar": by_var, "dvar_dmu": var_by_mu * square}
         found["dvar_dvar"] = straight + square * (var_by_var - straight)
     return found
-
-
-def rows_of(nodes: Nodes, kinks: int) -> int:
-    """How many rows of nodes there are."""
-    return 2 * (len(nodes.features) + kinks + 2 * nodes.even)
-
-
-__all__ = ["Kink", "Moments", "Nodes", "rows_of"]

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from flint import arb, ctx
 
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.strategies.quadrature.function import Branches
-from momentgen.compiler.strategies.quadrature.growth import FOLDS
-from momentgen.compiler.strategies.quadrature.resolution import Resolution
+from momentgen.compiler.strategies.quadrature.function import FOLDS, Branches
 from momentgen.compiler.toolchain.arrays import F64
 
 _REACH, _STEP = 13.0, 0.5  # sigmas
@@ -36,33 +33,49 @@ class Exact:
     """The outputs at some points, and what they are measured by.
 
     Attributes:
-        values: by output.
-        fourth: the root of E (f - mean)^4.
-        change: the largest |f - f(mu)| within 13 sigmas, or fewer where f grows like exp(b x).
-        size: the largest |f| there, and within the length on which f bends: what its rounding is relative to.
+        mean, var: the points.
+        found: in rows, the outputs and what else :func:`_row` finds.
     """
 
-    values: Mapping[str, F64]
-    fourth: F64
-    change: F64
-    size: F64
+    mean: F64
+    var: F64
+    found: F64
 
-    def allowed(self, name: str, var: F64, share: Shares) -> F64:
-        """The error allowed to an output at variances ``var``."""
-        return _SMALLEST + self._allowed(name, var, share)
+    @property
+    def values(self) -> dict[str, F64]:
+        """By output."""
+        return dict(zip(_NAMES, self.found, strict=False))
 
-    def _allowed(self, name: str, var: F64, share: Shares) -> F64:
-        own, s = np.sqrt(np.maximum(self.values["var"], 0)), np.sqrt(var)
-        floor = share.floor * self.change + _ROUNDING * self.size
+    def and_of(self, other: Exact) -> Exact:
+        """At the points of both."""
+        mean, var, found = (
+            np.concatenate([getattr(one, name) for one in (self, other)], axis=-1) for name in ("mean", "var", "found")
+        )
+        return Exact(mean, var, found)
+
+    def allowed(self, name: str, share: Shares) -> F64:
+        """The error allowed to an output."""
+        fourth, change, size = self.found[len(_NAMES) :]
+        own, s = np.sqrt(np.maximum(self.values["var"], 0)), np.sqrt(self.var)
+        floor = share.floor * change + _ROUNDING * size
         if name == "mean":
-            return share.mean * (np.abs(self.values["mean"]) + own) + floor
+            return _SMALLEST + (share.mean * (np.abs(self.values["mean"]) + own) + floor)
         if name == "var":
             error = share.sigma * own + floor
-            return 2 * own * error + error**2
-        bound = {"dmean_dmu": own / s, "dmean_dvar": own / var}
-        bound |= {"dvar_dmu": self.fourth / s, "dvar_dvar": self.fourth / var}
-        twice = floor * (1 if name.startswith("dmean") else self.change + floor)
-        return share.partial * bound[name] + twice / (s if name.endswith("mu") else var)
+            return _SMALLEST + (2 * own * error + error**2)
+        over = s if name.endswith("mu") else self.var
+        twice = floor * (1 if name.startswith("dmean") else change + floor)
+        return _SMALLEST + (share.partial * ((own if name.startswith("dmean") else fourth) / over) + twice / over)
+
+    def errors(self, got: Mapping[str, F64], share: Shares, most: float = np.inf) -> dict[str, F64]:
+        """By output, errors over what is allowed; infinite where one is no number; ``most`` is the largest number."""
+        found = {}
+        for name, values in got.items():
+            with np.errstate(all="ignore"):
+                allowed = self.allowed(name, share)
+                error = np.abs(values - self.values[name].clip(-most, most)) / allowed
+            found[name] = np.where(np.isfinite(allowed) & ~np.isnan(error), error, np.inf)
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,7 +95,7 @@ class Shares:
     floor: float
 
 
-def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
+def in_float64(f: Branches, mean: F64, var: F64) -> Exact:
     """The outputs of an f without parameters, v > 0, where sigma is not far below the lengths of f."""
 
     def changes(m: float, v: float, z: F64, home: F64) -> tuple[F64, float]:
@@ -90,10 +103,10 @@ def in_float64(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exac
         return f.values(m + np.sqrt(v) * z, home) - here, here
 
     with np.errstate(over="ignore", invalid="ignore"):  # moments beyond float64 count as missed
-        return _exact(f, resolution, mean, var, changes)
+        return _exact(f, mean, var, changes)
 
 
-def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
+def by_balls(f: Branches, mean: F64, var: F64) -> Exact:
     """The same at any variance: f and its changes in balls of 256 bits."""
 
     def changes(m: float, v: float, z: F64, home: F64) -> tuple[F64, float]:
@@ -102,42 +115,41 @@ def by_balls(f: Branches, resolution: Resolution, mean: F64, var: F64) -> Exact:
         return np.array([float(f.ball(mu + s * at, where) - here) for at, where in points]), float(here)
 
     with ctx.workprec(_BITS):
-        return _exact(f, resolution, mean, var, changes)
-
-
-def _window(f: Branches, s: float) -> tuple[float, float]:
-    """From where to where sums are taken, in sigmas: of f like exp(b x) the fourth power is centred at 4 b sigma."""
-    down, up = f.growth.rates
-    return -_REACH - 4 * down * s, _REACH + 4 * up * s
+        return _exact(f, mean, var, changes)
 
 
 #: mean, variance, points z and homes -> f(mu + sigma z) - f(mu), and f(mu)
 _Changes = Callable[[float, float, F64, F64], tuple[F64, float]]
 
 
-def _exact(f: Branches, resolution: Resolution, mean: F64, var: F64, changes: _Changes) -> Exact:
-    rows = [_row(f, resolution, m, v, changes) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]
-    mean, variance, dz, dh, ddz, ddh, fourth, change, size = np.array(rows).T
-    s = np.sqrt(var)
-    values = dict(zip(_NAMES, (mean, variance, dz / s, dh / (2 * var), ddz / s, ddh / (2 * var)), strict=True))
-    return Exact(values, fourth, change, size)
+def _exact(f: Branches, mean: F64, var: F64, changes: _Changes) -> Exact:
+    rows = np.array([_row(f, m, v, changes) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]).T
+    s, twice = np.sqrt(var), 2 * var
+    rows[2 : len(_NAMES)] /= [s, twice, s, twice]
+    return Exact(mean, var, rows)
 
 
-def _row(f: Branches, resolution: Resolution, mean: float, var: float, changes: _Changes) -> list[float]:
+def _row(f: Branches, mean: float, var: float, changes: _Changes) -> list[float]:
+    """Mean and variance; partials times sigma or 2 var; and what errors are measured by.
+
+    That is the root of E (f - mean)^4; the largest |f - f(mu)| within 13 sigmas, or fewer where f grows like exp(b x);
+    and the largest |f| there, and within the length on which f bends: what its rounding is relative to.
+    """
     s = float(np.sqrt(var))
-    low, high = _window(f, s)
+    down, up = f.growth.rates
+    low, high = -_REACH - 4 * down * s, _REACH + 4 * up * s  # of f like exp(b x) the fourth power is at 4 b sigma
     if not f.growth.ends[0] <= mean + low * s <= mean + high * s <= f.growth.ends[1]:
         return [np.inf] * _COLUMNS
     beside = [(at - mean) / s + _GRADED for at in f.roots if abs(at - mean) <= _REACH * s]
     even = np.linspace(low, high, round((high - low) / _STEP) + 1)
-    cuts = np.concatenate([even, (resolution.edges - mean) / s, *beside])
+    cuts = np.concatenate([even, (f.resolution.edges - mean) / s, *beside])
     cuts = np.unique(cuts[(low <= cuts) & (cuts <= high)])
     middle, half = (cuts[1:] + cuts[:-1]) / 2, (cuts[1:] - cuts[:-1]) / 2
     z = (middle[:, None] + half[:, None] * _NODES).ravel()
     home = mean + s * np.repeat(middle, _NODES.size)
     w = (half[:, None] * _WEIGHTS).ravel() * np.exp(-z * z / 2) / np.sqrt(2 * np.pi)
     d, here = changes(mean, var, z, home)
-    return [*_sums(d, z, w / w.sum(), here), _change(f, d, z, s), _size(f, resolution, mean, s)]
+    return [*_sums(d, z, w / w.sum(), here), _change(f, d, z, s), _size(f, mean, s)]
 
 
 def _change(f: Branches, d: F64, z: F64, s: float) -> float:
@@ -146,8 +158,9 @@ def _change(f: Branches, d: F64, z: F64, s: float) -> float:
     return float(np.abs(d[(-low <= z) & (z <= high)]).max())
 
 
-def _size(f: Branches, resolution: Resolution, mean: float, s: float) -> float:
+def _size(f: Branches, mean: float, s: float) -> float:
     """The largest |f| within eight sigmas, and about where f bends on the shortest length."""
+    resolution = f.resolution
     widths = resolution.high - resolution.low
     narrow = int(widths.argmin())
     wide, middle = _WINDOW * s, (resolution.high[narrow] + resolution.low[narrow]) / 2
@@ -164,14 +177,3 @@ def _sums(d: F64, z: F64, w: F64, here: float) -> list[float]:
     most = part.max()
     fourth = most**2 * np.sqrt(((part / most) ** 4).sum()) if most > 0 else 0.0
     return [*map(float, (here + m, square.sum(), (w * e) @ z, (w * e) @ h, square @ z, square @ h, fourth))]
-
-
-def errors(got: Mapping[str, F64], exact: Exact, var: F64, share: Shares, most: float = np.inf) -> dict[str, Any]:
-    """By output, errors over what is allowed; infinite where one of them is no number; ``most`` is the largest one."""
-    found = {}
-    for name, values in got.items():
-        with np.errstate(all="ignore"):
-            allowed = exact.allowed(name, var, share)
-            error = np.abs(values - exact.values[name].clip(-most, most)) / allowed
-        found[name] = np.where(np.isfinite(allowed) & ~np.isnan(error), error, np.inf)
-    return found
