@@ -15,8 +15,8 @@ from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import limits_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.domain import DomainEdge
 from momentgen.compiler.strategies.elementary import Edge
+from momentgen.compiler.strategies.finish import DomainEdge
 from momentgen.errors import BuildError
 from momentgen.rule import Formula, Phi, Rule, S, mu, phi, v, x
 

@@ -24,8 +24,15 @@ from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
 from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.kinks.piecewise import stable_variants
 from momentgen.compiler.strategies.surfaces import fine_surface
-from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
-from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW, OF_TAILS, PARTIALS_OF
+from momentgen.compiler.strategies.surfaces.fine_output import (
+    ALLOWED,
+    BEYOND,
+    OF_SLOW,
+    OF_TAILS,
+    PARTIALS_OF,
+    cut_at,
+    cut_below,
+)
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces, slow_rows
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.surface import least_mean

@@ -19,7 +19,7 @@ from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.domain import DomainEdge
+from momentgen.compiler.strategies.finish import DomainEdge
 from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.search import ADVICE, FLOAT32, FLOAT64, drawn
 from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, in_float64

@@ -3,26 +3,26 @@
 Here are the list of strategies, tried in order, and what they share:
 
 ================  ===================================================================
-``tolerated``     f measured by a tolerance: what is asked of a rule, and the variant
-``settled``       exact values and measures of an f with parameters, at each setting
+``settled``       f measured by a tolerance: what is asked of a rule, exact values and measures at each setting of its
+                  parameters, and the variant
 ``kit``           what several strategies write into their graphs, as integrals of the normal distribution, and what a
                   graph is for: float32 or float64, and how close its fits must be
-``finish``        outputs of a steep f, beyond range; the value of f at a jump itself
+``finish``        the variances and means up to which a variant holds, where that is not all of float32; outputs of a
+                  steep f, beyond range; the value of f at a jump itself
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
 ``conditional``   outputs that are random beyond their input: the mean of the variance given x is added to that of f
-``domain``        the variances and means up to which a variant holds, where that is not all of float32
 ================  ===================================================================
 
 The strategies:
 
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
-                 and ``kink_powers`` write graphs, on ``forms`` (moments without cancellation)
+                 writes graphs, on ``forms`` (moments without cancellation)
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
                  a draw of 0 or 1
 ``surfaces``     polynomials of two variables: ``surface``, ``surface_search`` (in which frame) and ``surface_graph``
-                 (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs (``fine_output``) in cells
-                 (``fine_cells``), and ``fine_surface_graph``
+                 (at v = 0 f itself, ``point``); in float64 ``fine_surface``, of outputs in cells (``fine_output``), and
+                 ``fine_surface_graph``
 ``kinks``        f with kinks or jumps: ``piecewise``, power series about the kinks and another form above v*, on
                  ``branch_series``; ``halves``, a line right of a kink and an exponential or a constant left of it
                  (ELU); each with its graph
@@ -48,8 +48,7 @@ from momentgen.compiler.derive.existence import check_second_moment
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import elementary
 from momentgen.compiler.strategies.conditional import expected_conditional, with_conditional_variance
-from momentgen.compiler.strategies.domain import restricted
-from momentgen.compiler.strategies.finish import saturated, with_jumps
+from momentgen.compiler.strategies.finish import restricted, saturated, with_jumps
 from momentgen.compiler.strategies.formulas import formula
 from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.kinks import halves, piecewise

@@ -54,8 +54,7 @@ from momentgen.compiler.measure.moments import (
 from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.joint.joint import polynomial_graph
 from momentgen.compiler.strategies.kit import exp_ratio, largest, like, number, sine_and_cosine
-from momentgen.compiler.strategies.settled import closed_form_truth
-from momentgen.compiler.strategies.tolerated import four_graphs
+from momentgen.compiler.strategies.settled import closed_form_truth, four_graphs
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule.symbols import x
 

@@ -10,6 +10,13 @@ cancellation.  Three things keep the result accurate over all of float32:
 - the power of two in E is applied last, in factors that stay normal numbers;
 - an output that vanishes at a = 0 is fitted there as such (it is a^m times a polynomial in a²);
 - a mean that changes sign at t0 is expanded about t0, which the host computes from the parameters.
+
+Of degree 2 and higher (squared ReLU) C0's part is Σ c_k |mu|^k v^((p-k)/2).  Products of that size overflow; three
+things keep what float32 holds:
+
+- z meets the powers of the variance taken down by a power of two, which it gets back together with its share of 2^n;
+- where C0's part may exceed the result, both are taken 2^-10 times as large and the result 2^10 times;
+- what overflows even so is the largest number.
 """
 
 from __future__ import annotations
@@ -40,7 +47,6 @@ from momentgen.compiler.ir.graph import (
 )
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.homogeneous import kink_powers
 from momentgen.compiler.strategies.homogeneous.forms import (
     LOSS,
     OutputForm,
@@ -51,8 +57,11 @@ from momentgen.compiler.strategies.homogeneous.forms import (
     vanishing_order,
     without_t,
 )
-from momentgen.compiler.strategies.kit import Precision, close_mills_ratio, number, scaling, within
+from momentgen.compiler.strategies.kit import Precision, close_mills_ratio, largest, like, number, scaling, within
 from momentgen.errors import BuildError
+
+_SPARE = mpmath.mpf(2) ** 10
+_SCALE = 72  # binary places that a variance above 2^40 is taken down by; a multiple of the factors over v's power
 
 
 class Writer:
@@ -313,7 +322,7 @@ class Writer:
         p = form.power
         plains = [side.plain for side in sides]
         if self.degree > 1 and p > 0:
-            return kink_powers.assemble(self, p, plains, z)
+            return self.assemble_powers(p, plains, z)
         degrees = {sp.degree(e, T) if e.has(T) else 0 for e in plains if e != 0}
         lean = self.precision.lean
         if not degrees:
@@ -330,6 +339,57 @@ class Writer:
         if p == 2 and self.roomy_variance:
             return madd(plain, self.raised, self.times_factors(z * self.raised)) * self.lowered
         return madd(plain, unit, self.scaled(z, p))
+
+    def assemble_powers(self, power: int, plains: Sequence[sp.Expr], z: Real) -> Real:
+        """sigma^power·(C0 + z·2^n), ``plains`` being C0 right of the kink, and left of it where it differs."""
+        one = self.g.const(1)
+        huge = mpmath.mpf(2) ** 40 < self.v
+        wide = huge & (self.t < 4)  # further out 2^n makes the result smaller than 2^-4 leaves room for
+        down = select(wide, 1 / _SPARE, one)
+        leads = [self.lead(power, plain, down) for plain in plains]
+        lead = leads[0] if len(leads) == 1 else select(self.negative, leads[1], leads[0])
+        count = power // 2
+        scaled = self.v * select(huge, mpmath.ldexp(1, -_SCALE), one)
+        steps = [scaled] * count + [self.sigma] * (power % 2)
+        factors = self.factors() or [one]
+        back = select(huge, mpmath.ldexp(1, _SCALE * count // len(factors)), one)
+        # Evenly, so that z grows or shrinks all the way: what overflows before the end does so in the end.
+        for i, step in enumerate(steps):
+            for k in range(i * len(factors) // len(steps), (i + 1) * len(factors) // len(steps)):
+                step = step * (factors[k] * back * (one if k else down))
+            z = step * z
+        total = (lead + z) * select(wide, _SPARE, one)
+        # Where both terms overflow their sum is no number; the sign is C0's.
+        top = largest(self.precision.scaled)
+        beyond = select(lead < 0, -top, top)
+        return select(abs(total) <= top, total, beyond)
+
+    def lead(self, power: int, plain: sp.Expr, down: Real) -> Real:
+        """Σ c_k |mu|^k v^((power-k)/2), times ``down``."""
+        total = self.g.const(0)
+        large = self.v > 1
+        for (k,), coefficient in sp.Poly(plain, T).terms() if plain != 0 else ():
+            steps = [self.v] * ((power - k) // 2) + [self.size] * k
+            # A share below 1 goes to |mu|: where that has no room for it the result has none, or C0's part is small.
+            number, share = coefficient.as_coeff_Mul()
+            if abs(number) < 1:
+                number, share = sp.Integer(1), coefficient
+            steps[-1] = self.expression(share) * steps[-1]
+            first, last = down, self.expression(number)
+            if abs(number) > 1:  # last it would magnify the rounding of small products, first let large ones overflow
+                first, last = select(large, down, last), select(large, last, 1)
+            value = steps[0] * first
+            for step in steps[1:]:
+                value = value * step
+            total = total + last * value
+        return total
+
+    def saturated(self, value: Real, *, output: bool) -> Real:
+        """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
+        top = largest(self.precision.scaled)
+        value = select(value < -top, -top, value)
+        value = select(top < value, top, value)
+        return like(value, self.s, self.mu) if output else value
 
     def power(self, power: int) -> Real:
         """sigma^power."""
@@ -422,7 +482,7 @@ def build_graph(
         if derived and name == "mean":
             value = writer.near_sign_change(value, traits)
         if writer.degree > 1:
-            value = kink_powers.saturated(writer, value, output=name in OUTPUTS)
+            value = writer.saturated(value, output=name in OUTPUTS)
         elif steep and name == "mean":
             value = within(value, LARGEST)
         graph.output(name, value)

@@ -58,8 +58,7 @@ from momentgen.compiler.strategies.kit import (
     short_exp,
     within,
 )
-from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
-from momentgen.compiler.strategies.tolerated import four_graphs
+from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth, four_graphs
 from momentgen.rule.symbols import x
 
 Left = Literal["exponential", "constant"]

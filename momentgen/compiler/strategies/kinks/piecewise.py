@@ -32,6 +32,7 @@ from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, measure_
 from momentgen.compiler.strategies.kinks.branch_series import unknown_function
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
 from momentgen.compiler.strategies.kit import NEAR32, NEAR64
+from momentgen.compiler.strategies.settled import exact_variant, largest_errors, unmet
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, far_out, find_fine_surfaces
@@ -39,7 +40,6 @@ from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
-from momentgen.compiler.strategies.tolerated import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 

@@ -11,7 +11,7 @@ import numpy as np
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.words import missed
-from momentgen.compiler.strategies.domain import DomainEdge
+from momentgen.compiler.strategies.finish import DomainEdge
 from momentgen.compiler.strategies.quadrature.function import NEAREST, Branches, Resolution
 from momentgen.compiler.strategies.quadrature.sums import Feature, Kink, Moments, Nodes
 from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, in_float64

@@ -29,6 +29,7 @@ from momentgen.compiler.measure.moments import (
     limits_for,
     measure_for,
 )
+from momentgen.compiler.strategies.settled import exact_variant, unmet
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
@@ -36,7 +37,6 @@ from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
 from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
-from momentgen.compiler.strategies.tolerated import exact_variant, unmet
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule

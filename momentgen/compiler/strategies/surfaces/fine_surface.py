@@ -4,7 +4,7 @@ The variables, and what is divided out and subtracted, are those of
 :mod:`momentgen.compiler.strategies.surfaces.surface`, as :mod:`momentgen.compiler.strategies.surfaces.fine_output` has
 them for float64.  Other than in float32 there is no polynomial for each partial: a partial is the derivative of its
 output's, so that gradients are those of what is computed.  Of each output there is one for each cell of the plane of
-the variables (:mod:`momentgen.compiler.strategies.surfaces.fine_cells`): the cells are the same for all, so that
+the variables (:mod:`momentgen.compiler.strategies.surfaces.fine_output`): the cells are the same for all, so that
 elements can be put in order by cell once.
 
 Polynomials are Chebyshev series through exact values, without the terms that the accuracy of neither output nor
@@ -35,8 +35,18 @@ from momentgen.compiler.fit.bivariate import nodes, transform
 from momentgen.compiler.fit.chebyshev_grid import Grid, powers_of, values_over
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Patch
-from momentgen.compiler.strategies.surfaces.fine_cells import Cells, Shape, Span, to_unit
-from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, OF_SLOW, OF_TAILS, Exact, Output, Points
+from momentgen.compiler.strategies.surfaces.fine_output import (
+    ALLOWED,
+    OF_SLOW,
+    OF_TAILS,
+    Cells,
+    Exact,
+    Output,
+    Points,
+    Shape,
+    Span,
+    to_unit,
+)
 from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, lines_of, steps, turning_of
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError

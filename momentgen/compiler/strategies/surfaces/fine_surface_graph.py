@@ -17,8 +17,14 @@ from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, madd, select
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.strategies.kit import CENTRE, core
-from momentgen.compiler.strategies.surfaces.fine_cells import cut_at, cut_below
-from momentgen.compiler.strategies.surfaces.fine_output import PARTIALS_OF, falls, growth_of, slope_share
+from momentgen.compiler.strategies.surfaces.fine_output import (
+    PARTIALS_OF,
+    cut_at,
+    cut_below,
+    falls,
+    growth_of,
+    slope_share,
+)
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces
 from momentgen.compiler.strategies.surfaces.surface import lines_of, steps
 from momentgen.compiler.strategies.surfaces.surface_graph import Variables, held
