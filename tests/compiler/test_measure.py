@@ -26,10 +26,11 @@ from momentgen.compiler.function.activation import analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, measure_for
-from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL, is_normal, ulp_error, unit
+from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, is_normal, ulp_error, unit
 from momentgen.compiler.strategies.elementary import Edge, RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
 from momentgen.compiler.strategies.settled import Settled
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
 

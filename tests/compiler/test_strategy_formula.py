@@ -16,6 +16,7 @@ from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.proof import function
+from momentgen.compiler.derive.rewrite import write
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
@@ -24,7 +25,6 @@ from momentgen.compiler.lower.ablate import choose
 from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.strategies.formulas.formula import stable_variants
-from momentgen.compiler.strategies.formulas.rewrite import write
 from momentgen.rule import Accuracy, Formula, Phi, Rule, S, a, mu, phi, sigma, v, x
 
 RULES = rules()

@@ -17,6 +17,7 @@ from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Line, analyse
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph
+from momentgen.compiler.ir.kit import NEAR64
 from momentgen.compiler.ir.stable import Truth
 from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.measure.moments import MomentsMeasure
@@ -24,7 +25,6 @@ from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.kinks import piecewise
 from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
-from momentgen.compiler.strategies.kit import NEAR64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import S, x

@@ -17,16 +17,16 @@ from real_rules import rules, stables
 
 from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.derive import derive
+from momentgen.compiler.derive.forms import OutputForm, output_forms
+from momentgen.compiler.ir.kit import FLOAT64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, output_forms
 from momentgen.compiler.strategies.homogeneous.kink import applies, stable_variants
 from momentgen.compiler.strategies.homogeneous.kink_graph import build_graph
-from momentgen.compiler.strategies.kit import FLOAT64
 from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import Parameter, Rescaled, Rule, S, load_rules, x
 from momentgen.rule.symbols import Phi, mu, phi, v

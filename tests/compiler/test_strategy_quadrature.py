@@ -22,13 +22,13 @@ from quadrature_truth import moments, partials
 from sympy import Abs, Expr, Max, Piecewise, Rational, exp, log, sign, sin, sqrt
 
 import momentgen
+from momentgen.compiler.function.branches import Branches
+from momentgen.compiler.function.expressions import Expressions
 from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph, Loop
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.pipeline import compile_rule
-from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.search import features
-from momentgen.compiler.strategies.quadrature.writing import Expressions
 from momentgen.errors import BuildError
 from momentgen.rule import Accuracy, Parameter, Phi, Rule, S, phi, x
 

@@ -31,7 +31,7 @@ from real_rules import (
 
 from momentgen.compiler.certify.points import edge_points, in_domain, wide_points
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.toolchain.float32 import LARGEST
 
 SIX = (*OUTPUTS, *PARTIALS)
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from real_rules import ALL, F32, FACTS, FAITHFUL, each, moments, six, slack
 
-from momentgen.compiler.measure.ulp import LARGEST, SMALLEST_NORMAL
+from momentgen.compiler.measure.ulp import SMALLEST_NORMAL
+from momentgen.compiler.toolchain.float32 import LARGEST
 
 FEW = settings(max_examples=20)
 HOMOGENEOUS = [(n, v) for n, v in FAITHFUL if FACTS[n].degree is not None]

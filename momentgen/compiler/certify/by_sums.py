@@ -15,15 +15,15 @@ import sympy
 
 from momentgen.compiler.certify.bounds import Bound, check_promises, missed_by
 from momentgen.compiler.certify.points import seed_of
+from momentgen.compiler.exact.by_panels import Exact, Shares, by_balls, in_float64
+from momentgen.compiler.function.branches import Branches
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import outputs_float64
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.finish import DomainEdge
-from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.search import ADVICE, FLOAT32, FLOAT64, drawn
-from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, by_balls, in_float64
 from momentgen.compiler.toolchain.arrays import F32, F64
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x

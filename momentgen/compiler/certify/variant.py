@@ -41,8 +41,8 @@ from momentgen.compiler.lower.ablate import Choice, Part, choose
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.lower.trials import Calibration
 from momentgen.compiler.lower.words import lower
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols

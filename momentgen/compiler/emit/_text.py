@@ -10,8 +10,9 @@ from decimal import Decimal
 
 import numpy as np
 
+from momentgen.compiler.toolchain.float32 import LARGEST
+
 LINE_LENGTH = 119
-_LARGEST = (2 - 2.0**-23) * 2.0**127  # of float32
 
 
 def plain_decimal(value: float) -> str | None:
@@ -44,7 +45,7 @@ def short_decimal(value: float) -> str | None:
     else:
         text = np.format_float_scientific(single, unique=True, trim="-", exp_digits=1)
     # Triton makes float64 of a literal that is beyond float32's largest number before it is rounded.
-    if not (value == 0 or 2.0**-126 <= abs(float(text)) <= _LARGEST):
+    if not (value == 0 or 2.0**-126 <= abs(float(text)) <= LARGEST):
         text = repr(value)
     return text if np.float32(float(text)) == value else None
 

@@ -12,7 +12,6 @@ Knuth's two-sum, or the shorter one of Dekker where measured magnitudes allow.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +27,6 @@ from momentgen.compiler.toolchain.float32 import round_float32, split_float32
 from momentgen.rule.inputs import outputs_of, partial_names
 
 _MAGIC = 12582912.0  # 1.5 * 2**23: adding it rounds to an integer held in the low mantissa bits
-_LARGEST = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 
 @dataclass(frozen=True)

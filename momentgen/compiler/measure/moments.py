@@ -22,8 +22,8 @@ import numpy as np
 
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.stable import PARTIALS, Edge, Errors, Truth, errors_over
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule import Accuracy
 
 MEAN, MEAN_SPREAD, VARIANCE, PARTIAL = 1e-6, 1e-9, 1e-5, 1e-4

@@ -9,8 +9,8 @@ import numpy as np
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.toolchain.float32 import LARGEST
 
-LARGEST = float(np.finfo(np.float32).max)
 SMALLEST_NORMAL = 2.0**-126
 #: edges of the histograms of errors in ulp, and what their bins are called; the last bin is open
 EDGES = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)

@@ -25,6 +25,7 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.derive.rewrite import exponent_of
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
@@ -40,6 +41,7 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
+from momentgen.compiler.ir.kit import exp_ratio, largest, like, number, sine_and_cosine
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.moments import (
     EXACT_MEAN,
@@ -51,9 +53,7 @@ from momentgen.compiler.measure.moments import (
     Tolerance,
     measure_for,
 )
-from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.compiler.strategies.joint.joint import polynomial_graph
-from momentgen.compiler.strategies.kit import exp_ratio, largest, like, number, sine_and_cosine
 from momentgen.compiler.strategies.settled import closed_form_truth, four_graphs
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule.symbols import x

@@ -29,9 +29,9 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph, equal, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS, Edge, Stable
 from momentgen.compiler.measure.moments import Inside
-from momentgen.compiler.measure.ulp import LARGEST
 from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.toolchain.arrays import F64, Bools
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
 
 

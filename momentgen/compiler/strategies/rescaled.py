@@ -28,9 +28,9 @@ from momentgen.compiler.derive import Derivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
+from momentgen.compiler.ir.kit import largest, parameter_node
 from momentgen.compiler.ir.stable import PARTIALS, ErrorMeasure, Stable, Truth, settings_of
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
-from momentgen.compiler.strategies.kit import largest, parameter_node
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.compiler.strategies.surfaces.surface import decay, lines_of
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools

@@ -7,7 +7,9 @@ from typing import Any
 
 import mpmath
 
-__all__ = ["round_float32", "split_float32"]
+__all__ = ["LARGEST", "round_float32", "split_float32"]
+
+LARGEST = (2 - 2.0**-23) * 2.0**127
 
 
 @lru_cache(maxsize=4096)

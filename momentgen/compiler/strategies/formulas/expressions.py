@@ -11,26 +11,14 @@ from collections.abc import Iterable, Mapping
 import sympy as sp
 from sympy.core.sorting import default_sort_key
 
+from momentgen.compiler.derive.rewrite import exponent_of
 from momentgen.compiler.ir.graph import Real, equal, select, sqrt
+from momentgen.compiler.ir.kit import number, plus
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter, Value
-from momentgen.compiler.strategies.kit import number, plus
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
 _FUNCTIONS = (Phi, S, phi, sp.exp)
-
-
-def exponent_of(factor: sp.Expr) -> sp.Expr | None:
-    """g, where the factor is exp(g); sympy writes exp(x·log(2)) as 2**x.
-
-    >>> exponent_of(2**mu)
-    mu*log(2)
-    """
-    if isinstance(factor, sp.exp):
-        return factor.args[0]
-    if isinstance(factor, sp.Pow) and factor.base.is_positive and factor.base.is_number and not factor.exp.is_number:
-        return factor.exp * sp.log(factor.base)
-    return None
 
 
 def _ordered(items: Iterable[sp.Expr]) -> list[sp.Expr]:

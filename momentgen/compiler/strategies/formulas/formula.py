@@ -1,7 +1,7 @@
 r"""Variants given by formulas: the literature's approximations, computed as they are written down.
 
 A :class:`~momentgen.rule.Formula` states mean and variance, or leaves the mean to the exact variant.  It is rewritten
-(:mod:`momentgen.compiler.strategies.formulas.rewrite`) and written as graphs, in the same way for float32 and float64.
+(:mod:`momentgen.compiler.derive.rewrite`) and written as graphs, in the same way for float32 and float64.
 
 The claim is that the program equals the formula.  What cancels in a formula itself cannot be mended without leaving
 it, so errors are measured in ulp of the sum of the magnitudes of an output's terms; where it has one term, or terms
@@ -19,18 +19,18 @@ import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.derive.forms import output_forms
+from momentgen.compiler.derive.rewrite import Written, write
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, select
+from momentgen.compiler.ir.kit import FLOAT64, Precision
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.ulp import TermsUlp, in_ulp
 from momentgen.compiler.strategies.formulas.expressions import MagnitudeTranslator, Translator
 from momentgen.compiler.strategies.formulas.functions import FunctionWriter
-from momentgen.compiler.strategies.formulas.rewrite import Written, write
 from momentgen.compiler.strategies.homogeneous import kink, kink_graph
-from momentgen.compiler.strategies.homogeneous.forms import output_forms
-from momentgen.compiler.strategies.kit import FLOAT64, Precision
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Formula, Rule

@@ -14,35 +14,19 @@ and exp(g)·Phi(z) with its exponents combined, exp(g - z²/2)·Ĵ_0(-z), does n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from functools import cached_property
 
 import mpmath
 
-from momentgen.compiler.fit import J, Polynomial, lowest_degree
+from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
-from momentgen.compiler.strategies.kit import Precision, scaling
+from momentgen.compiler.ir.kit import CENTRE, Precision, mills_core, scaling
 
-_CENTRE = mpmath.mpf(1) / 4  # Horner about 1/4 magnifies rounding 1.7-fold, about 1/2 twelve-fold
 _FACTORS = 4
 #: exponents at which exp is set to 0, and beyond which it overflows; 2^128·exp(-176.1) is the smallest normal number,
 #: for which two factors of 2^n would have to be below it
 _FLUSH = {True: (-176.5, 176.5), False: (-745.0, 720.0)}
 _LARGEST_RATIO = 60  # |mu|/sigma is clamped at 2^60: its square is finite, and it lies beyond every tail
-
-
-@lru_cache
-def mills_core(goal: float) -> Polynomial:
-    """P with J_0(t)/sqrt(2 pi) = u P(u - 1/4), u = 1/(1 + t/4), for every t >= 0, of the lowest sufficient degree."""
-    root = mpmath.sqrt(2 * mpmath.pi)
-
-    def target(u: Any) -> Any:
-        if u < mpmath.mpf("1e-30"):  # J_0(t) = 1/t - O(1/t³)
-            return 1 / (4 * root)
-        return J(0, 4 * (1 / u - 1)) / (root * u)
-
-    what = "J_0(t)/(sqrt(2 pi) u), u = 1/(1 + t/4), t >= 0"
-    return lowest_degree(target, (mpmath.mpf(0), mpmath.mpf(1)), range(8, 40, 2), goal, what, centre=_CENTRE)
 
 
 @dataclass(frozen=True)
@@ -166,7 +150,7 @@ class FunctionWriter:
         core = mills_core(self.precision.fit)
         self.fits.append(core)
         u = 1 / madd(t, 0.25, 1)
-        return (horner(u - _CENTRE, core.coefficients) * u).named("Mills ratio/sqrt(2 pi)")
+        return (horner(u - CENTRE, core.coefficients) * u).named("Mills ratio/sqrt(2 pi)")
 
     def normal_cdf(self, z: Real, *, mirrored: bool = False) -> Value:
         """Phi(z), or Phi(-z)."""

@@ -1,6 +1,6 @@
 """Homogeneous one-kink rules (relu, leaky_relu, abs, heaviside, relu_squared): which they are, and their variants.
 
-Puts together the forms of :mod:`momentgen.compiler.strategies.homogeneous.forms`, the graphs that
+Puts together the forms of :mod:`momentgen.compiler.derive.forms`, the graphs that
 :mod:`momentgen.compiler.strategies.homogeneous.kink_graph` writes of them, and the truth they are measured against.
 """
 
@@ -17,13 +17,14 @@ from sympy.printing.pycode import MpmathPrinter
 
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.derive.forms import OutputForm, Side, T, output_forms
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
+from momentgen.compiler.ir.kit import FLOAT64, Precision, within
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
-from momentgen.compiler.measure.ulp import LARGEST, in_ulp
-from momentgen.compiler.strategies.homogeneous.forms import OutputForm, Side, T, output_forms
+from momentgen.compiler.measure.ulp import in_ulp
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph
-from momentgen.compiler.strategies.kit import FLOAT64, Precision, within
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 

@@ -1,6 +1,6 @@
 r"""Homogeneous one-kink rules (relu, leaky_relu, abs, heaviside): the graph of real operations.
 
-Takes the forms of :mod:`momentgen.compiler.strategies.homogeneous.forms` and writes them over shared values
+Takes the forms of :mod:`momentgen.compiler.derive.forms` and writes them over shared values
 
     t = min(|mu|/sigma, T),  E = exp(-t²/2),  Ĵ_n = J_n(t)/sqrt(2 pi),
 
@@ -29,6 +29,16 @@ import mpmath
 import sympy as sp
 
 from momentgen import sign_change
+from momentgen.compiler.derive.forms import (
+    LOSS,
+    OutputForm,
+    Side,
+    T,
+    changes_sign,
+    near_zero,
+    vanishing_order,
+    without_t,
+)
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import (
     Graph,
@@ -45,19 +55,9 @@ from momentgen.compiler.ir.graph import (
     square_difference,
     times_exp_mantissa,
 )
+from momentgen.compiler.ir.kit import Precision, close_mills_ratio, largest, like, number, scaling, within
 from momentgen.compiler.ir.stable import OUTPUTS
-from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.homogeneous.forms import (
-    LOSS,
-    OutputForm,
-    Side,
-    T,
-    changes_sign,
-    near_zero,
-    vanishing_order,
-    without_t,
-)
-from momentgen.compiler.strategies.kit import Precision, close_mills_ratio, largest, like, number, scaling, within
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 
 _SPARE = mpmath.mpf(2) ** 10
@@ -460,7 +460,7 @@ def build_graph(
     """The graph of the named outputs, and the polynomials fitted for it.
 
     Args:
-        forms: from :func:`momentgen.compiler.strategies.homogeneous.forms.output_forms`.
+        forms: from :func:`momentgen.compiler.derive.forms.output_forms`.
         parameters: the rule's parameters and a representative value of each (its default), for conditioning.
         precision: float32 or float64, and how close the fits must be.
         outputs: which of the six outputs, in the order of the signature.

@@ -23,10 +23,11 @@ from momentgen.compiler.derive import Derivation, JointDerivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, select, sqrt
+from momentgen.compiler.ir.kit import FLOAT64, Precision, parameter_node, plus
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.measure.ulp import LARGEST, TermsUlp
+from momentgen.compiler.measure.ulp import TermsUlp
 from momentgen.compiler.strategies.joint.maximum_graph import maximum_graph, maximum_sizes
-from momentgen.compiler.strategies.kit import FLOAT64, Precision, parameter_node, plus
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule.inputs import partial_names
 from momentgen.rule.symbols import x1, x2

@@ -6,7 +6,7 @@ With D = X1 - X2, theta² = Var D, a = (mu1 - mu2)/theta, t = |a|; ``+`` the inp
 
 where g = E(Z - t)_+, R(a) is the variance of (a + Z)_+ and G = g (t + g): Clark's formula with R(a) - Phi(a) = -G put
 in, in which every term is positive for c >= 0, and nearly nothing cancels for c < 0 (|terms| <= 2.8 var).  With
-J_n the repeated integrals over sqrt(2 pi) (:mod:`momentgen.compiler.strategies.kit`) and E = exp(-t²/2),
+J_n the repeated integrals over sqrt(2 pi) (:mod:`momentgen.compiler.ir.kit`) and E = exp(-t²/2),
 
     g = E J_1,    R(-t) = E (2 J_2 - g J_1),    R(t) = 1 - E (2 J_2 + J_1 (2 t + g)),    Phi(-t) = E J_0.
 
@@ -22,7 +22,7 @@ import mpmath
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.strategies.kit import SCALE, SLACK, Precision, mills_ratio, scaling
+from momentgen.compiler.ir.kit import SCALE, SLACK, Precision, mills_ratio, scaling
 
 
 def maximum_graph(

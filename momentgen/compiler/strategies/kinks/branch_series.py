@@ -16,7 +16,7 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Real, madd, select, sqrt
-from momentgen.compiler.strategies.kit import Precision, bounded_exp, number, sine_and_cosine
+from momentgen.compiler.ir.kit import Precision, bounded_exp, number, sine_and_cosine
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import S, x
 

@@ -40,10 +40,7 @@ from momentgen.compiler.ir.graph import (
     madd,
     select,
 )
-from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.measure.moments import MEAN
-from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kit import (
+from momentgen.compiler.ir.kit import (
     DENSITY,
     NEAR32,
     NEAR64,
@@ -58,7 +55,10 @@ from momentgen.compiler.strategies.kit import (
     short_exp,
     within,
 )
+from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
+from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth, four_graphs
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
 
 Left = Literal["exponential", "constant"]

@@ -27,11 +27,11 @@ from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, Real, select
+from momentgen.compiler.ir.kit import NEAR32, NEAR64
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.strategies.kinks.branch_series import unknown_function
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
-from momentgen.compiler.strategies.kit import NEAR32, NEAR64
 from momentgen.compiler.strategies.settled import exact_variant, largest_errors, unmet
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW

@@ -25,10 +25,7 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, madd, select
-from momentgen.compiler.ir.stable import PARTIALS
-from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
-from momentgen.compiler.strategies.kit import (
+from momentgen.compiler.ir.kit import (
     DENSITY,
     Precision,
     checked,
@@ -39,6 +36,9 @@ from momentgen.compiler.strategies.kit import (
     short_exp,
     within,
 )
+from momentgen.compiler.ir.stable import PARTIALS
+from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
 
 

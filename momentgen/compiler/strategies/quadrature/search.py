@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from momentgen.compiler.exact.by_panels import Exact, Shares, in_float64
+from momentgen.compiler.function.branches import NEAREST, Branches, Resolution
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.measure.words import missed
 from momentgen.compiler.strategies.finish import DomainEdge
-from momentgen.compiler.strategies.quadrature.function import NEAREST, Branches, Resolution
 from momentgen.compiler.strategies.quadrature.sums import Feature, Kink, Moments, Nodes
-from momentgen.compiler.strategies.quadrature.truth import Exact, Shares, in_float64
 from momentgen.compiler.toolchain.arrays import F64, Bools
 
 #: what float32 is held to, and what errors of float64 are stated in

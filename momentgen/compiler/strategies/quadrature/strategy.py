@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from momentgen.compiler.derive import Derivation
+from momentgen.compiler.function.branches import Branches
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.moments import MEAN
 from momentgen.compiler.strategies.finish import restricted
-from momentgen.compiler.strategies.quadrature.function import Branches
 from momentgen.compiler.strategies.quadrature.search import Search
 from momentgen.compiler.strategies.quadrature.sums import Moments
 from momentgen.compiler.toolchain.arrays import F32, F64

@@ -21,9 +21,9 @@ from functools import lru_cache
 import numpy as np
 import sympy as sp
 
+from momentgen.compiler.function.branches import Branches
 from momentgen.compiler.ir.graph import Graph, Loop, Real, equal, exp_mantissa, log, select, sqrt
 from momentgen.compiler.ir.stable import OUTPUTS
-from momentgen.compiler.strategies.quadrature.function import Branches
 
 _LEAST_VAR = 2.0**-127
 #: sigmas over the length below which moments are scaled: away from kinks, at one, and at a jump

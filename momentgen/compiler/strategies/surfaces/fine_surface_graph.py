@@ -15,8 +15,8 @@ import mpmath
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, madd, select
+from momentgen.compiler.ir.kit import CENTRE, core
 from momentgen.compiler.ir.surface import surface_of
-from momentgen.compiler.strategies.kit import CENTRE, core
 from momentgen.compiler.strategies.surfaces.fine_output import (
     PARTIALS_OF,
     cut_at,

@@ -22,8 +22,7 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
 from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
-from momentgen.compiler.strategies.formulas.functions import mills_core
-from momentgen.compiler.strategies.kit import number
+from momentgen.compiler.ir.kit import CENTRE, mills_core, number
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
 
@@ -31,7 +30,6 @@ _LEAST = -87.25  # exp of it is still a normal float32
 _FIT = 1e-8
 _FARTHEST, _LOST = 20, 8  # powers of 2 that sums are looked at, and how many times its value a term may be
 _NEAR = {"tanh": 0.55, "erf": 0.75}  # below it a polynomial
-_CENTRE = mpmath.mpf(1) / 4
 _FUNCTIONS = (S, Phi, sp.tanh, sp.erf)
 
 
@@ -211,7 +209,7 @@ class PointWriter:
         core = mills_core(2e-8)
         self.fits.append(core)
         u = 1 / madd(t, 0.25, 1)
-        ratio = horner(u - _CENTRE, core.coefficients) * u
+        ratio = horner(u - CENTRE, core.coefficients) * u
         return self.exp(exponent) * ratio
 
     def joined(self, name: str, z: Real, far: Real) -> Real:

@@ -28,13 +28,13 @@ from momentgen.compiler.ir.graph import (
     select,
     sqrt,
 )
+from momentgen.compiler.ir.kit import NEAR32, mills_ratio
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.ir.surface import surface_of
 from momentgen.compiler.measure.moments import MEAN, MEAN_SPREAD
-from momentgen.compiler.measure.ulp import LARGEST
-from momentgen.compiler.strategies.kit import NEAR32, mills_ratio
 from momentgen.compiler.strategies.surfaces.point import PointWriter
 from momentgen.compiler.strategies.surfaces.surface import VANISHING, Frame, Surface, decay, is_level, lines_of, steps
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
 
 _FARTHEST = 13.0  # exp(-t²/2) is a normal float32 up to here

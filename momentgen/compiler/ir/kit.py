@@ -35,7 +35,7 @@ from momentgen.compiler.ir.graph import (
     shifted_product,
     sqrt,
 )
-from momentgen.compiler.measure.ulp import LARGEST
+from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 
 
@@ -206,6 +206,20 @@ def core(order: int, reach: float, goal: float, scale: float = SCALE) -> Polynom
 
     what = f"J_{order}(t)/(sqrt(2 pi) u^{order + 1}), u = 1/(1 + t/{scale:g}), 0 <= t <= {reach}"
     return lowest_degree(target, (low, mpmath.mpf(1)), DEGREES, goal, what, centre=CENTRE)
+
+
+@lru_cache
+def mills_core(goal: float) -> Polynomial:
+    """P with J_0(t)/sqrt(2 pi) = u P(u - 1/4), u = 1/(1 + t/4), for every t >= 0, of the lowest sufficient degree."""
+    root = mpmath.sqrt(2 * mpmath.pi)
+
+    def target(u: Any) -> Any:
+        if u < mpmath.mpf("1e-30"):  # J_0(t) = 1/t - O(1/t³)
+            return 1 / (4 * root)
+        return J(0, 4 * (1 / u - 1)) / (root * u)
+
+    what = "J_0(t)/(sqrt(2 pi) u), u = 1/(1 + t/4), t >= 0"
+    return lowest_degree(target, (mpmath.mpf(0), mpmath.mpf(1)), range(8, 40, 2), goal, what, centre=CENTRE)
 
 
 def mills_ratio(precision: Precision, n: int, u: Real) -> tuple[Real, Polynomial]:

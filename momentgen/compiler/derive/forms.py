@@ -22,7 +22,7 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
-from momentgen.compiler.strategies.kit import DEGREES
+from momentgen.compiler.ir.kit import DEGREES
 from momentgen.rule.symbols import Phi, mu, phi, v
 
 LOSS = 4.0  # conditioning beyond which an output gets its own expansion at a = 0

@@ -18,11 +18,11 @@ import sympy as sp
 from flint import arb, ctx
 
 from momentgen.compiler.function.activation import Series, elementary
+from momentgen.compiler.function.expressions import Expressions
 from momentgen.compiler.function.pieces import Piece, Pieces
 from momentgen.compiler.ir.graph import Graph, Real, horner, select
+from momentgen.compiler.ir.kit import number
 from momentgen.compiler.ir.values import outputs_float64
-from momentgen.compiler.strategies.kit import number
-from momentgen.compiler.strategies.quadrature.writing import Expressions
 from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x

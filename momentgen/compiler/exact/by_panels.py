@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from flint import arb, ctx
 
+from momentgen.compiler.function.branches import FOLDS, Branches
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
-from momentgen.compiler.strategies.quadrature.function import FOLDS, Branches
 from momentgen.compiler.toolchain.arrays import F64
 
 _REACH, _STEP = 13.0, 0.5  # sigmas

@@ -19,13 +19,25 @@ import sympy as sp
 from flint import ctx
 
 from momentgen.compiler.exact import ball_function
-from momentgen.compiler.strategies.formulas.expressions import exponent_of
 from momentgen.errors import BuildError
 from momentgen.rule import Parameter
 from momentgen.rule.symbols import Phi, S, mu, phi, v
 
 _CHECK_MU, _CHECK_V, _CHECK_BITS = (-7.0, -0.75, 0.0, 1.5, 4.0), (0.03125, 1.0, 50.0), 1024
 _M, _N, _M_MU, _M_V = (sp.Symbol(f"_{name}", real=True) for name in ("mean", "complement", "mean_mu", "mean_v"))
+
+
+def exponent_of(factor: sp.Expr) -> sp.Expr | None:
+    """g, where the factor is exp(g); sympy writes exp(x·log(2)) as 2**x.
+
+    >>> exponent_of(2**mu)
+    mu*log(2)
+    """
+    if isinstance(factor, sp.exp):
+        return factor.args[0]
+    if isinstance(factor, sp.Pow) and factor.base.is_positive and factor.base.is_number and not factor.exp.is_number:
+        return factor.exp * sp.log(factor.base)
+    return None
 
 
 def _stepped(expr: sp.Expr) -> sp.Expr:

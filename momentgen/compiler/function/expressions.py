@@ -19,15 +19,13 @@ import sympy as sp
 
 from momentgen.compiler.function.activation import elementary
 from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, log, select, sqrt
-from momentgen.compiler.strategies.formulas.functions import mills_core
-from momentgen.compiler.strategies.kit import FLOAT64, exp_ratio, number, sine_and_cosine
+from momentgen.compiler.ir.kit import CENTRE, FLOAT64, exp_ratio, mills_core, number, sine_and_cosine
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S
 
 _MOST = 700.0  # of an exponent: what is beyond is exp(700), or exp(-700)
 _SMALLEST = 2.0**-1022  # whose logarithm stands for that of 0
 _CLOSE = 0.5  # an exponent up to which exp(g) - 1 is by a polynomial
-_CENTRE = mpmath.mpf(1) / 4  # of the polynomial of mills_core
 _PHI, _ASINH = sp.Function("_Phi"), sp.Function("_asinh")
 
 
@@ -245,7 +243,7 @@ class Expressions:
         size = select(negative, -z, z)
         core = mills_core(FLOAT64.fit)
         u = 1 / (size * 0.25 + 1)
-        tail = Scaled(horner(u - _CENTRE, core.coefficients) * u, size * size * -0.5)
+        tail = Scaled(horner(u - CENTRE, core.coefficients) * u, size * size * -0.5)
         exponent = select(negative, size * size * -0.5, 0)
         return Scaled(select(negative, tail.mantissa, 1 - self.plain(tail)), exponent)
 
