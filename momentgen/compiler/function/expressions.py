@@ -18,8 +18,8 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.function.activation import elementary
-from momentgen.compiler.ir.graph import Graph, Real, exp_mantissa, horner, log, select, sqrt
-from momentgen.compiler.ir.kit import CENTRE, FLOAT64, exp_ratio, mills_core, number, sine_and_cosine
+from momentgen.compiler.ir.graph import Graph, Real, horner, log, select, sqrt
+from momentgen.compiler.ir.kit import FLOAT64, exp_ratio, held_exp, number, sine_and_cosine, tail_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S
 
@@ -90,8 +90,7 @@ class Expressions:
         return self._seen[expr]
 
     def _exp(self, exponent: Real) -> Real:
-        held = select(exponent < -_MOST, -_MOST, select(exponent > _MOST, _MOST, exponent))
-        return select(exponent < -_MOST, 0, exp_mantissa(held))
+        return held_exp(False, exponent, -_MOST, _MOST)
 
     def _log(self, a: Real) -> Real:
         return log(select(a < _SMALLEST, select(a < 0, a, _SMALLEST), a))
@@ -241,9 +240,7 @@ class Expressions:
         z = self.plain(value)
         negative = z < 0
         size = select(negative, -z, z)
-        core = mills_core(FLOAT64.fit)
-        u = 1 / (size * 0.25 + 1)
-        tail = Scaled(horner(u - CENTRE, core.coefficients) * u, size * size * -0.5)
+        tail = Scaled(tail_ratio(size, FLOAT64.fit, []), size * size * -0.5)
         exponent = select(negative, size * size * -0.5, 0)
         return Scaled(select(negative, tail.mantissa, 1 - self.plain(tail)), exponent)
 

@@ -11,9 +11,13 @@ sigma^n φ(t), sigma below some length, they do not count.
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import mpmath
@@ -66,7 +70,6 @@ NEAR64 = replace(FLOAT64, reach=37.5)
 
 
 SLACK = 1 + mpmath.mpf(2) ** -18  # a covariance may exceed its bound by what rounding it can do
-_BOUND = 80.0  # of exponents
 
 
 @lru_cache
@@ -90,13 +93,16 @@ def number(graph: Graph, value: sp.Expr) -> Real:
         return graph.const(mpmath.mpf(sp.N(value, 65)))
 
 
-def parameter_node(g: Graph, expr: sp.Expr, name: str) -> Real:
-    """A rational function of the parameters, computed once a call.
+def parameter_node(
+    g: Graph, expr: sp.Expr, name: str, symbols: Mapping[sp.Symbol, Real] = MappingProxyType({})
+) -> Real:
+    """A rational function of the parameters, computed once a call, or of ``symbols`` too, as it is written.
 
     Args:
         g: the graph.
         expr: in the parameters' symbols.
         name: of the rule, for messages.
+        symbols: what stands for others.
 
     Raises:
         BuildError: for any other function.
@@ -104,17 +110,18 @@ def parameter_node(g: Graph, expr: sp.Expr, name: str) -> Real:
     if expr.is_number:
         return number(g, expr)
     if isinstance(expr, sp.Symbol):
-        return g.param(expr.name)
+        return symbols[expr] if expr in symbols else g.param(expr.name)
     if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
-        base = node = parameter_node(g, expr.base, name)
+        base = node = parameter_node(g, expr.base, name, symbols)
         for _ in range(abs(int(expr.exp)) - 1):
             node = node * base
         return node if expr.exp > 0 else 1 / node
     if isinstance(expr, (sp.Add, sp.Mul)):
-        first, *rest = (parameter_node(g, part, name) for part in sorted(expr.args, key=default_sort_key))
-        for part in rest:
-            first = first + part if isinstance(expr, sp.Add) else first * part
-        return first
+        ordered = expr.args if symbols else sorted(expr.args, key=default_sort_key)
+        parts = [parameter_node(g, part, name, symbols) for part in ordered]
+        if isinstance(expr, sp.Add):
+            return functools.reduce(operator.add, parts)
+        return functools.reduce(operator.mul, reversed(parts) if symbols else parts)
     raise BuildError(name, "strategies", "expected a rational function of the parameters", expr)
 
 
@@ -131,17 +138,11 @@ def short_exp(scaled: bool, exponent: Real) -> Real:
     return value * exp_factor(exponent, 0, 1) if scaled else value
 
 
-def bounded_exp(scaled: bool, exponent: Real) -> Real:
-    """e^x for |x| <= 80: 0 to the left of it, and what it is at 80 to the right.
-
-    Args:
-        scaled: whether the power of two is kept apart from the mantissa.
-        exponent: x.
-    """
-    below = exponent < -_BOUND
-    held = select(below, -_BOUND, select(exponent > _BOUND, _BOUND, exponent))
-    value = select(below, 0, exp_mantissa(held))
-    return value * exp_factor(held, 0, 1) if scaled else value
+def held_exp(scaled: bool, exponent: Real, low: float, high: float | None = None) -> Real:
+    """e^x: 0 to the left of ``low``, and to the right of ``high`` what it is there."""
+    below = exponent < low
+    held = select(below, low, exponent if high is None else select(high < exponent, high, exponent))
+    return select(below, 0, short_exp(scaled, held))
 
 
 def checked(v: Real) -> Real:
@@ -220,6 +221,14 @@ def mills_core(goal: float) -> Polynomial:
 
     what = "J_0(t)/(sqrt(2 pi) u), u = 1/(1 + t/4), t >= 0"
     return lowest_degree(target, (mpmath.mpf(0), mpmath.mpf(1)), range(8, 40, 2), goal, what, centre=CENTRE)
+
+
+def tail_ratio(t: Real, goal: float, fits: list[Polynomial]) -> Real:
+    """J_0(t)/sqrt(2 pi) for every t >= 0: Phi(-t) over exp(-t²/2)."""
+    core = mills_core(goal)
+    fits.append(core)
+    u = 1 / madd(t, 0.25, 1)
+    return horner(u - CENTRE, core.coefficients) * u
 
 
 def mills_ratio(precision: Precision, n: int, u: Real) -> tuple[Real, Polynomial]:

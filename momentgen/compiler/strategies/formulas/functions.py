@@ -19,8 +19,8 @@ from functools import cached_property
 import mpmath
 
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
-from momentgen.compiler.ir.kit import CENTRE, Precision, mills_core, scaling
+from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, select, sqrt
+from momentgen.compiler.ir.kit import Precision, scaling, tail_ratio
 
 _FACTORS = 4
 #: exponents at which exp is set to 0, and beyond which it overflows; 2^128·exp(-176.1) is the smallest normal number,
@@ -147,10 +147,7 @@ class FunctionWriter:
 
     def mills(self, t: Real) -> Real:
         """J_0(t)/sqrt(2 pi), t >= 0."""
-        core = mills_core(self.precision.fit)
-        self.fits.append(core)
-        u = 1 / madd(t, 0.25, 1)
-        return (horner(u - CENTRE, core.coefficients) * u).named("Mills ratio/sqrt(2 pi)")
+        return tail_ratio(t, self.precision.fit, self.fits).named("Mills ratio/sqrt(2 pi)")
 
     def normal_cdf(self, z: Real, *, mirrored: bool = False) -> Value:
         """Phi(z), or Phi(-z)."""

@@ -55,7 +55,7 @@ from momentgen.compiler.ir.graph import (
     square_difference,
     times_exp_mantissa,
 )
-from momentgen.compiler.ir.kit import Precision, close_mills_ratio, largest, like, number, scaling, within
+from momentgen.compiler.ir.kit import Precision, close_mills_ratio, largest, like, parameter_node, scaling, within
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
@@ -143,30 +143,7 @@ class Writer:
     # --- expressions -------------------------------------------------------------
     def expression(self, expr: sp.Expr) -> Real:
         """A polynomial in t and the parameters, as written."""
-        g = self.g
-        if expr.is_number:
-            return number(self.g, expr)
-        if expr == T:
-            return self.t
-        if isinstance(expr, sp.Symbol):
-            return g.param(expr.name)
-        parts = [self.expression(a) for a in expr.args]
-        if isinstance(expr, sp.Add):
-            total = parts[0]
-            for part in parts[1:]:
-                total = total + part
-            return total
-        if isinstance(expr, sp.Mul):
-            total = parts[-1]
-            for part in reversed(parts[:-1]):
-                total = total * part
-            return total
-        if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
-            base = total = self.expression(expr.base)
-            for _ in range(int(expr.exp) - 1):
-                total = total * base
-            return total
-        raise TypeError(f"not a polynomial: {expr}")
+        return parameter_node(self.g, expr, "", {T: self.t})
 
     def combination(self, terms: Mapping[int, sp.Expr], start: Real | None = None) -> Real:
         """Σ b_n·J_n/sqrt(2 pi) and ``start``, those that vanish at t = 0 first: there the sum has to be right."""

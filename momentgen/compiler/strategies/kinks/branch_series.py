@@ -16,11 +16,12 @@ import sympy as sp
 
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Real, madd, select, sqrt
-from momentgen.compiler.ir.kit import Precision, bounded_exp, number, sine_and_cosine
+from momentgen.compiler.ir.kit import Precision, held_exp, number, sine_and_cosine
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import S, x
 
 Row = list[Real]
+_BOUND = 80.0  # of exponents
 
 
 def unknown_function(expr: sp.Expr) -> str | None:
@@ -109,7 +110,7 @@ class BranchSeries:
             return self.power(self.of(expr.base), expr.exp)
         if isinstance(expr, sp.exp):
             a = self.of(expr.args[0])
-            return self.solved(a, bounded_exp(self.precision.scaled, a[0]), lambda row, n: row[n])
+            return self.solved(a, held_exp(self.precision.scaled, a[0], -_BOUND, _BOUND), lambda row, n: row[n])
         if isinstance(expr, (S, sp.tanh)):
             return self.logistic(self.of(expr.args[0]), isinstance(expr, sp.tanh))
         if isinstance(expr, (sp.sin, sp.cos)):
@@ -140,7 +141,7 @@ class BranchSeries:
     def logistic(self, a: Row, tanh: bool) -> Row:
         """S(a) or tanh a."""
         scale = 2 if tanh else 1
-        e = bounded_exp(self.precision.scaled, abs(a[0]) * -scale)
+        e = held_exp(self.precision.scaled, abs(a[0]) * -scale, -_BOUND)
         share = 1 / (e + 1)
         negative = a[0] < 0
         if tanh:

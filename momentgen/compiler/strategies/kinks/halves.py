@@ -49,6 +49,7 @@ from momentgen.compiler.ir.kit import (
     close_mills_ratio,
     deviation,
     exp_ratio,
+    held_exp,
     integrals,
     like,
     parameter_node,
@@ -123,14 +124,6 @@ class _Writer:
         self.density = (self.e * DENSITY).named("phi(t)")
         self.near = self.v < self.switch
 
-    def held_exp(self, exponent: Real, high: float) -> Real:
-        """e^x up to x = ``high``, where it stays; 0 far to the left."""
-        g = self.g
-        low, top = g.const(_LOWEST), g.const(high)
-        below = exponent < low
-        held = select(below, low, select(top < exponent, top, exponent))
-        return select(below, 0, short_exp(self.precision.scaled, held))
-
     def mills(self, n: int, at: Real, reach: float) -> Real:
         """J_n/sqrt(2 pi)."""
         value, fitted = close_mills_ratio(self.precision, n, at, reach)
@@ -189,7 +182,7 @@ class _Writer:
     @cached_property
     def whole(self) -> Real:
         """e^(mu + v/2), for mu < 0."""
-        return self.held_exp(madd(self.v, 0.5, self.mu), 1 / 16)
+        return held_exp(self.precision.scaled, madd(self.v, 0.5, self.mu), _LOWEST, 1 / 16)
 
     @cached_property
     def shifts(self) -> list[Real]:
@@ -211,7 +204,7 @@ class _Writer:
         part = self.e * self.mills(0, self.shifts[1], _FAR)
         double = madd(self.v, 2, self.mu)
         left = double < 0
-        whole = self.held_exp(2 * (self.mu + self.v), 0.0)
+        whole = held_exp(self.precision.scaled, 2 * (self.mu + self.v), _LOWEST, 0.0)
         return select(left, whole - part, part).named("E[exp(2X); X < 0]")
 
     @cached_property

@@ -21,8 +21,8 @@ import mpmath
 import sympy as sp
 
 from momentgen.compiler.fit import Polynomial, lowest_degree
-from momentgen.compiler.ir.graph import Graph, Real, exp_factor, exp_mantissa, horner, madd, select
-from momentgen.compiler.ir.kit import CENTRE, mills_core, number
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select
+from momentgen.compiler.ir.kit import held_exp, number, tail_ratio
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, x
 
@@ -158,10 +158,7 @@ class PointWriter:
     # --- functions ---------------------------------------------------------------
     def exp(self, exponent: Real) -> Real:
         """exp of something not positive; 0 where it is below the normal range: x times it stays small for every x."""
-        least = self.g.const(_LEAST)
-        below = exponent < least
-        held = select(below, least, exponent)
-        return select(below, 0, exp_mantissa(held) * exp_factor(held, 0, 1))
+        return held_exp(True, exponent, _LEAST)
 
     def decay(self, z: Real, rate: float = 1.0) -> tuple[Real, Real]:
         """exp(-rate |z|), and whether z < 0."""
@@ -206,10 +203,7 @@ class PointWriter:
 
     def normal_tail(self, exponent: Real, t: Real) -> Real:
         """Phi(-t), the exponent -t²/2 given."""
-        core = mills_core(2e-8)
-        self.fits.append(core)
-        u = 1 / madd(t, 0.25, 1)
-        ratio = horner(u - CENTRE, core.coefficients) * u
+        ratio = tail_ratio(t, 2e-8, self.fits)
         return self.exp(exponent) * ratio
 
     def joined(self, name: str, z: Real, far: Real) -> Real:
