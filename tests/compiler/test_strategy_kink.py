@@ -25,7 +25,7 @@ from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.homogeneous.kink import applies, stable_variants
+from momentgen.compiler.strategies.homogeneous.kink import stable_variants, why_not
 from momentgen.compiler.strategies.homogeneous.kink_graph import build_graph
 from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import Parameter, Rescaled, Rule, S, load_rules, x
@@ -203,9 +203,9 @@ def test_a_moment_that_is_not_linear_in_phi_is_refused() -> None:
 
 
 def test_only_homogeneous_functions_with_a_kink_at_zero_are_taken() -> None:
-    assert all(applies(derive(rules()[name])) for name in NAMES)
-    assert not applies(derive(Rule("shifted", f=sp.Max(x, 1))))
-    assert not applies(derive(Rule("mixed", f=sp.Max(x, 0) + sp.Abs(x) * x)))
+    assert not any(why_not(derive(rules()[name])) for name in NAMES)
+    assert why_not(derive(Rule("shifted", f=sp.Max(x, 1))))
+    assert why_not(derive(Rule("mixed", f=sp.Max(x, 0) + sp.Abs(x) * x)))
     assert np.isfinite(float(exact(NAMES[0], mpmath.mpf(0), mpmath.mpf(1), parameters(NAMES[0]))["mean"]))
 
 

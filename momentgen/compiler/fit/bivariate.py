@@ -95,12 +95,11 @@ def _coefficients(values: F64) -> F64:
     return np.einsum("jx,ix->ji", inner, transform(values.shape[1]))
 
 
-def degrees_above(sizes: F64, threshold: float, parity: int) -> Degrees:
-    """Per power of z, how many terms of a parity."""
-    large = sizes[:, parity::2] > threshold
+def degrees_above(sizes: F64, threshold: float) -> Degrees:
+    """Per power of z, up to which term they are larger; none has more than the one before."""
+    large = sizes > threshold
     counts = np.where(large.any(axis=1), large.shape[1] - np.argmax(large[:, ::-1], axis=1), 0)
-    falling = np.maximum.accumulate(counts[::-1])[::-1]
-    return tuple(int(n) for n in falling if n)
+    return tuple(int(n) for n in np.maximum.accumulate(counts[::-1])[::-1] if n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +133,7 @@ class BivariateTarget:
 
 def terms_needed(target: BivariateTarget) -> int:
     """About how many terms :func:`fit_bivariate` will take; a hundred times quicker."""
-    return sum(sum(degrees_above(sizes, 0.3, parity)) for parity, sizes in enumerate(target.sizes))
+    return sum(sum(degrees_above(sizes[:, parity::2], 0.3)) for parity, sizes in enumerate(target.sizes))
 
 
 def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
@@ -151,7 +150,7 @@ def fit_bivariate(target: BivariateTarget) -> Bivariate | None:
     known: dict[tuple[int, Degrees], tuple[list[F64], F64]] = {}
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        shape = [degrees_above(sizes[parity], 10.0**middle, parity) for parity in (0, 1)]
+        shape = [degrees_above(sizes[parity][:, parity::2], 10.0**middle) for parity in (0, 1)]
         if sum(map(sum, shape)) > _LARGEST:
             low = middle
             continue

@@ -89,35 +89,12 @@ class _Strategy:
             yield replace(with_jumps(held, derivation), way=self.what)
 
 
-def _unless(applies: Callable[[Derivation], bool], expected: str) -> Callable[[Derivation], str | None]:
-    return lambda derivation: None if applies(derivation) else f"expected {expected}"
-
-
 #: tried in this order
 _STRATEGIES = (
-    _Strategy(
-        "homogeneous",
-        _unless(kink.applies, "polynomials of one degree on either side of a kink at 0"),
-        kink.stable_variants,
-    ),
-    _Strategy(
-        "draw of 0 or 1",
-        _unless(formula.applies, "a draw of 0 or 1 with a mean in closed form"),
-        lambda derivation: [formula.exact_variant(derivation)],
-    ),
-    _Strategy(
-        "halves",
-        _unless(halves.applies, "a line right of a kink, and an exponential or a constant left of it"),
-        halves.stable_variants,
-        lines=True,
-    ),
-    _Strategy(
-        "elementary",
-        _unless(
-            elementary.applies, "x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"
-        ),
-        elementary.stable_variants,
-    ),
+    _Strategy("homogeneous", kink.why_not, kink.stable_variants),
+    _Strategy("draw of 0 or 1", formula.why_not, lambda derivation: [formula.exact_variant(derivation)]),
+    _Strategy("halves", halves.why_not, halves.stable_variants, lines=True),
+    _Strategy("elementary", elementary.why_not, elementary.stable_variants),
     _Strategy(
         "smooth, by polynomials",
         polynomials.why_not,

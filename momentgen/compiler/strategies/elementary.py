@@ -82,13 +82,13 @@ def _is_power(expr: sp.Expr) -> bool:
     return bool(expr.is_polynomial(x)) and {n for (n,), _ in sp.Poly(expr, x).terms() if n} in ({1}, {2})
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether f is such a function, without parameters."""
-    rule = derivation.rule
+def why_not(derivation: Derivation) -> str | None:
+    """Why this strategy cannot handle f, or None."""
     pieces = tuple(derivation.pieces)
-    if rule.parameters or derivation.mean is None or len(pieces) != 1:
-        return False
-    return _is_power(pieces[0].expr) or _parts(pieces[0].expr) is not None
+    plain = not derivation.rule.parameters and derivation.mean is not None and len(pieces) == 1
+    if plain and (_is_power(pieces[0].expr) or _parts(pieces[0].expr) is not None):
+        return None
+    return "expected x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"
 
 
 # --- what they are measured by -----------------------------------------------------

@@ -158,7 +158,7 @@ def exact_variant(
     f: Activation,
     graphs: Mapping[str, Any],
     truth: Truth,
-    measure: MomentsMeasure,
+    measure: ErrorMeasure,
     *,
     fits: Iterable[Polynomial],
     facts: Mapping[str, Any],

@@ -172,9 +172,10 @@ def stable_variants(derivation: Derivation) -> list[Stable]:
     return stables
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether the exact moments are those of a draw of 0 or 1, whose probability has a closed form."""
-    return derivation.rule.bernoulli and derivation.mean is not None
+def why_not(derivation: Derivation) -> str | None:
+    """Why the exact moments are not those of a draw of 0 or 1 whose probability has a closed form; None if they are."""
+    fits = derivation.rule.bernoulli and derivation.mean is not None
+    return None if fits else "expected a draw of 0 or 1 with a mean in closed form"
 
 
 def exact_variant(derivation: Derivation) -> Stable:
@@ -190,7 +191,7 @@ def _stable(derivation: Derivation, name: str, variant: Formula) -> Stable:
     exact: Stable | None = None
     mean = variant.mean
     if mean is None:
-        if not kink.applies(derivation) or not rule.accuracy.ulp:
+        if kink.why_not(derivation) or not rule.accuracy.ulp:
             cause = "expected a mean of its own, as the rule has no exact one with one kink and an accuracy in ulp"
             raise BuildError(rule.name, "strategies", cause, rule.f)
         exact, mean = kink.stable_variants(derivation)[0], derivation.mean

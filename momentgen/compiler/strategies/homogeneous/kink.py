@@ -72,15 +72,16 @@ class SignScalars:
         return (-(at_hi + at_lo),) if width > 0 else ()
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether the rule is homogeneous of a whole degree, polynomial on either side of a kink at 0."""
-    return (
+def why_not(derivation: Derivation) -> str | None:
+    """Why this strategy cannot handle f, or None; it is for f of a whole degree on either side of a kink at 0."""
+    fits = (
         derivation.mean is not None
         and derivation.degree is not None
         and sp.sympify(derivation.degree).is_Integer
         and derivation.is_piecewise_polynomial
         and tuple(derivation.kinks) == (0,)
     )
+    return None if fits else "expected polynomials of one degree on either side of a kink at 0"
 
 
 def stable_variants(derivation: Derivation) -> list[Stable]:

@@ -57,8 +57,14 @@ from momentgen.compiler.ir.kit import (
     within,
 )
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.measure.moments import MEAN
-from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth, four_graphs
+from momentgen.compiler.strategies.settled import (
+    Settled,
+    SettledMeasure,
+    SettledTruth,
+    closed_form_truth,
+    exact_variant,
+    four_graphs,
+)
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
 
@@ -346,9 +352,11 @@ def halves_of(derivation: Derivation) -> Halves | None:
     return None if factor.has(x) else Halves(rule.name, slope, factor, "exponential", params)
 
 
-def applies(derivation: Derivation) -> bool:
-    """Whether f is made of such halves."""
-    return halves_of(derivation) is not None
+def why_not(derivation: Derivation) -> str | None:
+    """Why this strategy cannot handle f, or None."""
+    if halves_of(derivation) is not None:
+        return None
+    return "expected a line right of a kink, and an exponential or a constant left of it"
 
 
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
@@ -361,21 +369,17 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     graphs, fits = four_graphs(lambda outputs, float64: build_halves(halves, NEAR64 if float64 else FLOAT32, outputs))
     closed = halves.kind == "constant"
     below = f"; below v = {LOCAL[True][0]:.4g} power series of {LOCAL[True][1]} terms"
-    yield Stable(
-        variant="exact",
-        truth=closed_form_truth(derivation) if closed else SettledTruth(settled),
-        measure=SettledMeasure(settled),
-        goal=1.0,
-        aim=0.9,
-        unit="tolerance",
-        slack=MEAN,
+    yield exact_variant(
+        f,
+        graphs,
+        closed_form_truth(derivation) if closed else SettledTruth(settled),
+        SettledMeasure(settled),
         rigorous=None if closed else SettledTruth(settled, by_balls=True),
         box={"mu": (-12.0, 12.0), "log2_var": (-40.0, 30.0)},
         settings=_steepest_second(settings_of(rule), settled, halves),
-        fits=tuple(dict.fromkeys(fits)),
-        facts={"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre},
+        fits=fits,
+        facts={},
         doc="moments of both halves in closed form, by Mills' ratio" + ("" if closed else below),
-        **graphs,
     )
 
 

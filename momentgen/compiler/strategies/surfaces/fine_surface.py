@@ -31,7 +31,7 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
-from momentgen.compiler.fit.bivariate import nodes, transform
+from momentgen.compiler.fit.bivariate import degrees_above, nodes, transform
 from momentgen.compiler.fit.chebyshev_grid import Grid, powers_of, values_over
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Patch
@@ -208,7 +208,7 @@ class _OverPlane:
             series = np.einsum("jk,kx->jx", transform(rows), values)
             series = np.einsum("jx,ix->ji", series, transform(columns))
             weight = np.interp([*z, *of_z], self.z[::-1], self.weight[::-1]).max()
-            self.known[y, z] = _degrees(_sizes(series, weight, self.output.shape, y, z), _LIKELY)
+            self.known[y, z] = degrees_above(_sizes(series, weight, self.output.shape, y, z), _LIKELY)
         return self.known[y, z]
 
 
@@ -225,7 +225,7 @@ class _ByCell:
             output, grid = self.output, Grid(*_IN_SLOW_CELL, self.output.shape.parity is None)
             at = _points(output, grid, y, z)
             series, weight = _series(output, grid, at, output.allowed(at))
-            self.known[y, z] = _degrees(_sizes(series, weight, output.shape, y, z), _LIKELY)
+            self.known[y, z] = degrees_above(_sizes(series, weight, output.shape, y, z), _LIKELY)
         return self.known[y, z]
 
 
@@ -328,7 +328,7 @@ class _Fit:
 
     def _kept(self, least: float) -> F64:
         """The series without terms that are smaller."""
-        degrees = _degrees(self.sizes, least)
+        degrees = degrees_above(self.sizes, least)
         series = np.zeros((max(len(degrees), 1), max((*degrees, 1))))
         for j, n in enumerate(degrees):
             series[j, :n] = self.series[j, :n]
@@ -379,13 +379,6 @@ def _sizes(series: F64, weight: float, shape: Shape, y: Span, z: Span) -> F64:
     j, i = np.indices(series.shape)
     slopes = (1 if shape.parity is None else 2) * to_unit(y)[0] * i + to_unit(z)[0] * j
     return np.asarray(np.abs(series) * weight * (1 + slopes / _STEEP))
-
-
-def _degrees(sizes: F64, least: float) -> tuple[int, ...]:
-    """Per power of z, up to which term they are larger; none has more than the one before."""
-    large = sizes > least
-    counts = np.where(large.any(axis=1), large.shape[1] - np.argmax(large[:, ::-1], axis=1), 0)
-    return tuple(int(n) for n in np.maximum.accumulate(counts[::-1])[::-1] if n)
 
 
 def _series_of(table: Rows) -> F64:
