@@ -27,8 +27,7 @@ from momentgen.compiler.certify.sampling import Sampler, joined, sampler_of
 from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, SMALLEST_NORMAL, is_normal, ulp_error
-from momentgen.compiler.measure.words import missed
+from momentgen.compiler.measure.ulp import EDGE_LABELS, EDGES, SMALLEST_NORMAL, is_normal, missed, ulp_error
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.compiler.toolchain.float32 import LARGEST, split_float32
 from momentgen.errors import BuildError

@@ -94,3 +94,13 @@ class TermsUlp:
             lost = (np.abs(exact) > LARGEST) & (computed != np.copysign(np.float32(LARGEST), exact))
             error = np.where(lost, np.inf, np.where(size > 0.999 * LARGEST, 0.0, error))
         return np.where(np.isfinite(computed), np.where(counted, error, 0.0), np.inf)
+
+
+def missed(error: float, output: str, at: Mapping[str, float], goal: float, unit: str) -> str:
+    """State an error that is larger than its goal, and where it occurs.
+
+    >>> missed(3e6, "dmean_dmu", {"mean": 1199.638916, "var": 21.5}, 1.0, "tolerance")
+    'expected an error of at most 1 tolerance, got 3e+06 for dmean_dmu at mean = 1200, var = 21.5'
+    """
+    where = ", ".join(f"{name} = {value:.4g}" for name, value in at.items())
+    return f"expected an error of at most {goal:g} {unit}, got {error:.3g} for {output} at {where}"

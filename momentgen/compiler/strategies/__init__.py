@@ -28,7 +28,7 @@ The strategies:
                  (ELU); each with its graph
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
 ``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants
-``joint``        rules of two inputs: ``joint``, ``maximum_graph``
+``joint``        rules of two inputs
 ``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
                  ``functions`` (sympy to graph)
 ===============  ===================================================================

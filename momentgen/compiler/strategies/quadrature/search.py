@@ -12,7 +12,7 @@ from momentgen.compiler.exact.by_panels import Exact, Shares, in_float64
 from momentgen.compiler.function.branches import NEAREST, Branches, Resolution
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
 from momentgen.compiler.ir.values import outputs_float64
-from momentgen.compiler.measure.words import missed
+from momentgen.compiler.measure.ulp import missed
 from momentgen.compiler.strategies.finish import DomainEdge
 from momentgen.compiler.strategies.quadrature.sums import Feature, Kink, Moments, Nodes
 from momentgen.compiler.toolchain.arrays import F64, Bools

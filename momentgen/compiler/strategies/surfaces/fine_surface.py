@@ -31,8 +31,7 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
-from momentgen.compiler.fit.bivariate import degrees_above, nodes, transform
-from momentgen.compiler.fit.chebyshev_grid import Grid, powers_of, values_over
+from momentgen.compiler.fit.bivariate import Grid, degrees_above, nodes, powers_of, transform, values_over
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.strategies.surfaces.fine_output import (
