@@ -23,16 +23,8 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
 from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.kinks.piecewise import stable_variants
-from momentgen.compiler.strategies.surfaces import fine_surface
-from momentgen.compiler.strategies.surfaces.fine_output import (
-    ALLOWED,
-    BEYOND,
-    OF_SLOW,
-    OF_TAILS,
-    PARTIALS_OF,
-    cut_at,
-    cut_below,
-)
+from momentgen.compiler.strategies.surfaces import fine_output, fine_surface
+from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW, OF_TAILS, PARTIALS_OF
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces, slow_rows
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.surface import least_mean
@@ -265,12 +257,12 @@ def test_between_cells_there_is_no_step_beyond_what_is_allowed_on_either_side(na
     share = np.linspace(0.02, 0.98, 25)
     pairs: list[tuple[F64, F64]] = []  # mean and v beside a cut, on one side and the other
     for q in cells.q:
-        v = np.full(49, cut_below(frame, q))
+        v = np.full(49, fine_output.cut_below(frame, q))
         mean = f.centre + np.sqrt(v + frame.c) * np.linspace(-6, 6, 49)
         pairs += [(mean, v * (1 - 1e-14)), (mean, v * (1 + 1e-14))]
     for x_cut in (sign * cut for cut in cells.x for sign in (1, -1)):
         v = frame.least / share**2 - frame.c
-        u = np.copysign(np.sqrt(cut_at(frame, x_cut) * (v + frame.c)), x_cut)
+        u = np.copysign(np.sqrt(fine_output.cut_at(frame, x_cut) * (v + frame.c)), x_cut)
         pairs += [(f.centre + u * (1 - 1e-14), v), (f.centre + u * (1 + 1e-14), v)]
     truth = truth_of(f)
     for one, other in zip(pairs[::2], pairs[1::2], strict=True):

@@ -1,7 +1,8 @@
 """Stage derive: a rule becomes closed forms of its moments and their partials.
 
-The algebra lives in :mod:`.normal`, that of several inputs in :mod:`.joint`; :mod:`.proof` decides equalities.  Nothing
-here looks at floating point: strategies do.
+The algebra lives in :mod:`.normal`, that of several inputs in :mod:`.joint`; :mod:`.proof` decides equalities.  In
+:mod:`.forms` and :mod:`.rewrite` moments are written without cancellation.  Nothing here looks at floating point:
+strategies do.
 """
 
 from __future__ import annotations

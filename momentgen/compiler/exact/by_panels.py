@@ -1,6 +1,6 @@
 """Exact values for sums over nodes: in float64 on many more nodes, and by balls; and what errors they are held to.
 
-Panels are those on which f is a polynomial (:mod:`.resolution`), cut again at every half sigma: nothing of how the
+Panels are those on which f is a polynomial (``Branches.resolution``), cut again at every half sigma: nothing of how the
 kernels' nodes are placed is shared.
 """
 

@@ -5,8 +5,6 @@ Here are the list of strategies, tried in order, and what they share:
 ================  ===================================================================
 ``settled``       f measured by a tolerance: what is asked of a rule, exact values and measures at each setting of its
                   parameters, and the variant
-``kit``           what several strategies write into their graphs, as integrals of the normal distribution, and what a
-                  graph is for: float32 or float64, and how close its fits must be
 ``finish``        the variances and means up to which a variant holds, where that is not all of float32; outputs of a
                   steep f, beyond range; the value of f at a jump itself
 ``rescaled``      f as another function in other units: its base's graphs with inputs and outputs mapped
@@ -17,7 +15,7 @@ The strategies:
 
 ===============  ===================================================================
 ``homogeneous``  polynomials of one degree on either side of a kink at 0: ``kink`` has their variants, ``kink_graph``
-                 writes graphs, on ``forms`` (moments without cancellation)
+                 writes graphs
 ``smooth``       f that follow a line on either side: ``polynomials``, by polynomials of two variables, also of
                  a draw of 0 or 1
 ``surfaces``     polynomials of two variables: ``surface``, ``surface_search`` (in which frame) and ``surface_graph``
@@ -29,9 +27,11 @@ The strategies:
 ``quadrature``   any f with a second moment, by sums over nodes in float64: ``strategy``, the last
 ``elementary``   x, x², exp(b x), sin(b x) and cos(b x), times and plus constants
 ``joint``        rules of two inputs
-``formulas``     approximations of the literature as they are: ``rewrite`` (sympy to sympy), ``expressions`` and
-                 ``functions`` (sympy to graph)
+``formulas``     approximations of the literature as they are: ``expressions`` and ``functions`` (sympy to graph)
 ===============  ===================================================================
+
+What several of them write into their graphs is :mod:`momentgen.compiler.ir.kit`; moments without cancellation are
+:mod:`momentgen.compiler.derive.forms` and :mod:`momentgen.compiler.derive.rewrite`.
 """
 
 from __future__ import annotations

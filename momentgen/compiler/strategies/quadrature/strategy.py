@@ -1,6 +1,6 @@
 """The strategy for any f with a second moment: sums over nodes, the last in the list.
 
-Cut at kinks and jumps (:mod:`.function`), graded (:mod:`.sums`) about features that are found from f, on the widest
+Cut at kinks and jumps, graded (:mod:`.sums`) about features that are found from f, on the widest
 domain that some count of nodes reaches (:mod:`.search`).
 """
 
