@@ -24,9 +24,8 @@ from momentgen.inference.trained import Trained
 from momentgen.laws.border import current_method, entered, inside, method, set_method
 from momentgen.laws.convert import convert
 from momentgen.laws.draws import Reads
-from momentgen.laws.kept import Kept
 from momentgen.laws.methods import ALL
-from momentgen.laws.nests import leaves_of, mapped
+from momentgen.laws.nests import Kept, leaves_of, mapped
 from momentgen.laws.twins import held_by, is_torchs_own, twin
 from momentgen.laws.weights import once_in_a_run
 from momentgen.runtime import Moments

@@ -10,7 +10,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.laws.border import method
-from momentgen.laws.kept import Kept
+from momentgen.laws.nests import Kept
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:

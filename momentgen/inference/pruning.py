@@ -14,7 +14,7 @@ import torch
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.posterior import MeanField
-from momentgen.nn.tables import Table
+from momentgen.nn.summary import Table
 
 #: log α above which Molchanov et al. remove a weight: a rate of binary dropout above 0.95
 FIXED_THRESHOLD = 3.0

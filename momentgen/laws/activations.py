@@ -26,13 +26,7 @@ from momentgen.runtime import Op
 from momentgen.runtime.learned import Rescaled
 
 __all__ = [
-    "ACTIVATIONS",
-    "BY_FUNCTION",
-    "INTEGRATED",
-    "REGISTERED",
-    "UNDEFINED",
-    "Activation",
-    "activation",
+    "ACTIVATIONS", "BY_FUNCTION", "INTEGRATED", "REGISTERED", "UNDEFINED", "Activation", "activation",
     "register_activation",
 ]  # fmt: skip
 

@@ -31,7 +31,6 @@ from momentgen.laws.law import Law, laws_in
 from momentgen.laws.methods import (
     ALL,
     DEFAULT,
-    METHODS,
     TRACING,
     Accuracy,
     Method,
@@ -49,9 +48,7 @@ from momentgen.runtime import Moments
 from momentgen.runtime.dynamo import graph_break, keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
 
-__all__ = [
-    "METHODS", "Border", "Method", "current_method", "entered", "inside", "method", "run", "set_method",
-]  # fmt: skip
+__all__ = ["Border", "Method", "current_method", "entered", "inside", "method", "run", "set_method"]
 
 #: methods that run a network several times, in eager mode: of the network (for errors), its code, and its arguments
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}

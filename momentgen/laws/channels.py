@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.coefficients import bind, bind_norm, for_each
 from momentgen.laws.diagonal import Diagonal, diagonal, register_pytree
 from momentgen.laws.law import MomentsOf, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.notes import unsupported
+from momentgen.laws.rules.linear import bind, bind_norm, for_each
 from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
 

@@ -19,7 +19,7 @@ from momentgen.laws.notes import DEFAULT_INSTEAD
 from momentgen.laws.twins import twin
 from momentgen.runtime import Moments
 
-__all__ = ["Function", "convert", "name_of", "parameters", "propagate"]
+__all__ = ["Function", "convert", "parameters", "propagate"]
 
 
 class Function(torch.nn.Module):

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from momentgen.errors import InputError, MomentgenError, UnsupportedError
 from momentgen.laws.diagonal import Diagonal, Point, diagonal, point
-from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law, Rule
-from momentgen.laws.nests import leaves_of
+from momentgen.laws.nests import Kept, leaves_of
 from momentgen.laws.notes import place, seen_by_compiler, within
 from momentgen.laws.table import KINDS, Entry
 from momentgen.runtime import Moments

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RESHAPES", "Diagonal", "Point", "all_replaced", "diagonal", "dims_of", "is_random", "made", "mean_of", "moved",
-    "moved_part", "of_numbers", "pair", "point", "rebuilt", "register_pytree", "replaced", "shares_memory",
-    "tensor_of", "tensors_of", "var_of",
+    "moved_part", "of_numbers", "pair", "point", "rebuilt", "register_pytree", "replaced", "tensor_of", "tensors_of",
+    "var_of",
 ]  # fmt: skip
 
 

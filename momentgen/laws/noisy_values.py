@@ -22,7 +22,7 @@ from momentgen.runtime.inputs import HALVES, readable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["Frame", "Numbers", "noisy"]
+__all__ = ["noisy"]
 
 
 @runtime_checkable

@@ -20,21 +20,8 @@ from momentgen.extras import SITE
 from momentgen.laws.table import Entry, names
 
 __all__ = [
-    "COMPLEX_INSTEAD",
-    "DEFAULT_INSTEAD",
-    "AccuracyWarning",
-    "are_heard",
-    "cannot_become",
-    "listening",
-    "note",
-    "note_and_warn",
-    "note_fast_path",
-    "overheard",
-    "place",
-    "seen_by_compiler",
-    "unsupported",
-    "warn_once",
-    "within",
+    "COMPLEX_INSTEAD", "DEFAULT_INSTEAD", "AccuracyWarning", "are_heard", "cannot_become", "listening", "note",
+    "note_and_warn", "note_fast_path", "overheard", "place", "seen_by_compiler", "unsupported", "warn_once", "within",
 ]  # fmt: skip
 
 

@@ -24,8 +24,8 @@ from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
 __all__ = [
-    "CHOICES", "EXPANSIONS", "IDENTITIES", "alike", "applied", "integrated",
-    "note_if_related", "number_of", "own_programs_of", "programs_of", "reshapes", "same_value",
+    "CHOICES", "EXPANSIONS", "IDENTITIES", "alike", "applied", "integrated", "note_if_related", "own_programs_of",
+    "programs_of", "reshapes", "same_value",
 ]  # fmt: skip
 
 #: functions that choose, by a mask, among the values of one place

@@ -9,7 +9,7 @@ from momentgen.laws.law import Law, rule_of
 from momentgen.laws.table import KINDS
 from momentgen.laws.weights import Weight, refused
 
-__all__ = ["LAWS", "support"]
+__all__ = ["support"]
 
 LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels, Weight)
 

@@ -20,7 +20,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-__all__ = ["OUTSIDE", "Held", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
+__all__ = ["OUTSIDE", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
 
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 __all__ = [
-    "as_moments", "by_example", "certain", "check", "described", "draw", "joint", "lower", "readable",
-    "remembered", "with_sources",
+    "as_moments", "by_example", "certain", "check", "described", "draw", "joint", "lower", "readable", "remembered",
+    "with_sources",
 ]  # fmt: skip
 
 _joint: ContextVar[bool] = ContextVar("momentgen_joint")

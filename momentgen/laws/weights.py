@@ -17,28 +17,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.coefficients import bind, is_linear_map, noise_of_weight
 from momentgen.laws.diagonal import Diagonal, all_replaced, diagonal
 from momentgen.laws.law import Law, Rule, laws_in, new_law, rule, rule_of
 from momentgen.laws.notes import note, unsupported
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.rules.linear import bind, is_linear_map, noise_of_weight
 from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
-    "ROW",
-    "RUN",
-    "Between",
-    "Computed",
-    "Local",
-    "Weight",
-    "WeightOf",
-    "controlled_weight",
-    "drawn_weight",
-    "independent_weight",
-    "local",
-    "once_in_a_run",
-    "refused",
+    "ROW", "RUN", "Between", "Computed", "Local", "Weight", "WeightOf", "controlled_weight", "drawn_weight",
+    "independent_weight", "local", "once_in_a_run", "refused",
 ]  # fmt: skip
 
 #: compute a tensor when it is needed, and covariances of neighbours, where elements have some

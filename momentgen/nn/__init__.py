@@ -13,7 +13,16 @@ from torch.nn import ModuleDict, ModuleList
 
 from momentgen.laws.border import set_method
 from momentgen.nn import functional as functional
-from momentgen.nn.layers import LAYERS, Module, Sequential, set_variant
+from momentgen.nn.layers import (
+    LAYERS,
+    BowTie,
+    InjectedNoise,
+    LogisticBernoulli,
+    Module,
+    ProbitBernoulli,
+    Sequential,
+    set_variant,
+)
 from momentgen.nn.monte_carlo import moments
 from momentgen.nn.normalize import (
     AnalyticNormalization,
@@ -21,7 +30,6 @@ from momentgen.nn.normalize import (
     initialise_analytically,
     propagate_statistics,
 )
-from momentgen.nn.units import BowTie, InjectedNoise, LogisticBernoulli, ProbitBernoulli
 
 globals().update(LAYERS)
 

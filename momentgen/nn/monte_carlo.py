@@ -20,9 +20,8 @@ from momentgen.laws.border import Method, method
 from momentgen.laws.controlled.facts import facts_of
 from momentgen.laws.controlled.network import InputNoise, Network
 from momentgen.laws.convert import convert
-from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
-from momentgen.laws.nests import flattened
+from momentgen.laws.nests import Kept, flattened
 from momentgen.laws.values import as_moments, draw
 from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments

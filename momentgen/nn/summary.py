@@ -1,7 +1,11 @@
-"""``summary``: what each layer does to the uncertainty, as a table, and as a picture."""
+"""``summary``: what each layer does to the uncertainty, as a table, and as a picture.
+
+Tables that results print as, in plain text.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,20 +16,20 @@ from torch import Tensor
 from momentgen.errors import InputError, MomentgenError
 from momentgen.laws.activations import ACTIVATIONS
 from momentgen.laws.convert import convert
-from momentgen.laws.kept import Kept
 from momentgen.laws.law import Law
 from momentgen.laws.methods import DEFAULT, by_flag
+from momentgen.laws.nests import Kept
 from momentgen.laws.notes import listening
 from momentgen.laws.values import as_moments, lower
 from momentgen.nn.monte_carlo import kind_of, moments, monte_carlo
-from momentgen.nn.tables import Table, range_of, shown
 from momentgen.pictures import of_layers
 from momentgen.runtime import Moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Row", "Summary", "summary"]
+__all__ = ["Table", "summary"]
+
 
 #: an activation's unit is saturated where it passes on less than this part of its input's standard deviation.
 _PASSED_ON = 0.01
@@ -198,3 +202,58 @@ def _ratio(found: Moments, truth: Moments) -> float | None:
         return None
     logs = found.var.double().reshape(std.shape)[measured].log() - truth.var[measured].log()
     return (0.5 * logs).mean().exp().item()
+
+
+class Table:
+    """Text in columns: ``str(table)``.
+
+    Args:
+        columns: their headings; a line break begins a second line of the heading.
+        words: how many columns at the left are text; the others are numbers, set to the right.
+        title: a line above.
+
+    >>> table = Table(["layer", "std"], words=1)
+    >>> table.add_row("0", "0.25")
+    >>> print(table)
+    layer    std
+    ────────────
+    0       0.25
+    """
+
+    def __init__(self, columns: Sequence[str], words: int, title: str = "") -> None:
+        heading = [column.split("\n") for column in columns]
+        lines = max(map(len, heading))
+        self._head = list(zip(*([""] * (lines - len(column)) + column for column in heading), strict=True))
+        self._words, self._title, self._rows = words, title, list[tuple[str, ...]]()
+
+    def add_row(self, *cells: str) -> None:
+        """Append a row; cells that are left out at its end are empty."""
+        self._rows.append(cells + ("",) * (len(self._head[0]) - len(cells)))
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self._head, *self._rows, strict=True)]
+
+        def line(cells: Sequence[str]) -> str:
+            sides = "<" * self._words + ">" * (len(widths) - self._words)
+            cut = zip(cells, sides, widths, strict=True)
+            return "   ".join(f"{cell:{side}{width}}" for cell, side, width in cut).rstrip()
+
+        rule = "─" * (sum(widths) + 3 * (len(widths) - 1))
+        title = [self._title, ""] if self._title else []
+        return "\n".join([*title, *map(line, self._head), rule, *map(line, self._rows)])
+
+
+def range_of(values: Tensor) -> tuple[float, float, float]:
+    """Least, average and largest value; NaN of none."""
+    if not values.numel():
+        return (float("nan"),) * 3
+    return values.min().item(), values.double().mean().item(), values.max().item()
+
+
+def shown(values: Sequence[float]) -> list[str]:
+    """Numbers in three digits.
+
+    >>> shown((0.12345, 2000.0))
+    ['0.123', '2e+03']
+    """
+    return [f"{value:.3g}" for value in values]

@@ -19,8 +19,7 @@ import momentgen.generated
 from momentgen import Moments
 from momentgen.errors import InputError
 from momentgen.generated import bernoulli_noise, leaky_relu, maximum, relu, sigmoid
-from momentgen.nn.class_scores import log_probabilities
-from momentgen.nn.functional import log_class_posterior
+from momentgen.nn.functional import log_class_posterior, log_probabilities
 from momentgen.runtime import Op
 
 LIBRARY = [getattr(momentgen.generated, name) for name in momentgen.generated.__all__]

@@ -17,7 +17,7 @@ import momentgen
 from momentgen import Moments, noisy
 from momentgen.errors import InputError
 from momentgen.laws import listening
-from momentgen.laws.numerics.student import student_quantile
+from momentgen.laws.distributions import student_quantile
 from momentgen.nn.monte_carlo import monte_carlo
 
 CORRELATED = torch.tensor([[0.3, 0.1, 0.0], [0.1, 0.2, -0.1], [0.0, -0.1, 0.4]])

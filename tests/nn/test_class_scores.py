@@ -11,7 +11,7 @@ from torch.func import jvp, vmap
 
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.nn import class_scores
+from momentgen.nn import functional
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 
 each = pytest.mark.parametrize("approximation", ["logistic", "normal", "simplified"])
@@ -90,8 +90,8 @@ def test_derivatives_of_both_orders(approximation: Posterior) -> None:
 
 
 def slices_of(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
-    monkeypatch.setattr(class_scores, "_SLICE", pairs)
-    monkeypatch.setattr(class_scores, "_LARGE_SLICE", pairs)
+    monkeypatch.setattr(functional, "_SLICE", pairs)
+    monkeypatch.setattr(functional, "_LARGE_SLICE", pairs)
 
 
 @each

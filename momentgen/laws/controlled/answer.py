@@ -13,10 +13,10 @@ from torch import Tensor
 from momentgen.errors import UnsupportedError
 from momentgen.laws.controlled.estimate import Estimate, Rows, apart_from_others, estimated, with_reach, with_unseen
 from momentgen.laws.controlled.facts import Facts
-from momentgen.laws.controlled.indexed import each_by_itself
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.questions import each_by_itself
 from momentgen.laws.controlled.runs import BLOCK, Runs, reach
 from momentgen.laws.controlled.sequences import by_sequences
 from momentgen.laws.controlled.shares import Contributions

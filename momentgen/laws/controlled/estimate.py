@@ -23,18 +23,9 @@ from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
 __all__ = [
-    "Estimate",
-    "Fitted",
-    "Rows",
-    "apart_from_others",
-    "away",
-    "estimated",
-    "fitted",
-    "left_out",
-    "tails",
-    "with_reach",
+    "Estimate", "Rows", "apart_from_others", "away", "estimated", "fitted", "left_out", "tails", "with_reach",
     "with_unseen",
-]
+]  # fmt: skip
 
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row

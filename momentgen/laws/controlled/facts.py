@@ -25,8 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.network import InputNoise, Network
 from momentgen.laws.controlled.state import has_kinks
-from momentgen.laws.kept import Kept, same
-from momentgen.laws.nests import leaves_of, tensors_in
+from momentgen.laws.nests import Kept, leaves_of, same, tensors_in
 from momentgen.laws.table import TABLE, names
 from momentgen.laws.twins import is_compiled
 

@@ -7,6 +7,7 @@ with the surrogate of its own linear part.  A difference beyond chance corrects 
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -17,13 +18,12 @@ import torch.distributions as td
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.controlled.indexed import Distribution, Indexed, of_each
-from momentgen.laws.controlled.quantiles import at, below, lower_tail
-from momentgen.laws.controlled.surrogates import Surrogate, merged
+from momentgen.laws.controlled.questions import TOLD, Distribution, Event, of_each, refusal, refuse_what_joins
+from momentgen.laws.controlled.surrogates import Surrogate, at, below, lower_tail
 from momentgen.laws.notes import note_and_warn
 from momentgen.runtime.predicted import Estimated, Interval
 
-__all__ = ["Made", "OfOutput", "joined_predictive"]
+__all__ = ["Made", "OfOutput"]
 
 #: values that are held at once, and how many draws an output has at least and at most
 _HELD, _LEAST, _MOST = 2**24, 1024, 2**15
@@ -64,7 +64,7 @@ class _Draws(NamedTuple):
 
 
 class OfOutput:
-    """The predictive distribution of one output.
+    """The predictive distribution of one output, or of what indices leave of it.
 
     Args:
         shape: of the output, with examples in front where these are ``independent``.
@@ -72,6 +72,11 @@ class OfOutput:
         make: the surrogate of some examples, and others beside it.
         end: what is applied to the surrogate's values, as a softmax; None for nothing.
         further: runs so many more rows, after which ``make`` knows them; None where no more can be had.
+
+    Attributes:
+        shape: of what is asked.
+        contributions: what inputs contribute to the variance; None where no linear part is known.
+        joined: whether examples share noise: nothing is known of how draws of several go together.
     """
 
     def __init__(
@@ -83,10 +88,12 @@ class OfOutput:
         end: Function | None = None,
         further: Callable[[int], int] | None = None,
     ) -> None:
-        self.shape, self._dtype, self._independent = shape, dtype, independent
+        self.shape, self._size, self._dtype, self._independent = shape, shape, dtype, independent
         self._make, self._end, self._further = make, end or (lambda values: values), further
-        #: what inputs contribute to the variance; None where no linear part is known
         self.contributions: Callable[[], Any] | None = None
+        self.joined = False
+        #: the indices of what is asked, one after another
+        self._places: tuple[Any, ...] = ()
         self._batch = shape[0] if independent else 1
         self._values = math.prod(shape) // max(self._batch, 1)
 
@@ -117,11 +124,18 @@ class OfOutput:
 
         return self._until(rtol, lambda: Interval(*self._each(ends)), self._std)
 
-    def probability(self, event: Function, rtol: float | None) -> Estimated:
-        """See :meth:`momentgen.JointMoments.probability`."""
+    def probability(self, event: Event, rtol: float | None) -> Estimated:
+        """See :meth:`momentgen.JointMoments.probability`.
+
+        Raises:
+            InputError: for an event that depends on several examples, which share noise.
+        """
+        if self.joined:
+            refuse_what_joins(event, self._sampled(TOLD, 0))
 
         def happens(values: Tensor) -> Tensor:
-            happened = of_each(event, values.reshape(len(values), *self.shape).to(self._dtype)).double()
+            outputs = values.reshape(len(values), *self._size).to(self._dtype)
+            happened = of_each(lambda y: event(self._asked(y)), outputs).double()
             return _where_known(happened, values.isnan().any(-1), self._independent)
 
         def found() -> Estimated:
@@ -142,6 +156,11 @@ class OfOutput:
 
     def sample(self, count: int, seed: int) -> Tensor:
         """See :meth:`momentgen.JointMoments.sample`."""
+        if self.joined:
+            raise refusal("sample", "out[0].sample(count)")
+        return self._sampled(count, seed)
+
+    def _sampled(self, count: int, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         most, found = max(_HELD // max(self._batch * self._values, 1), _LEAST), []
         main = self._make(slice(0, self._batch)).main
@@ -150,15 +169,26 @@ class OfOutput:
             points = torch.randn(drawn, main.dimensions, generator=generator, dtype=torch.float64)
             values = main.draws(points, torch.rand(drawn, 2, generator=generator, dtype=torch.float64))
             found.append(self._apart(self._end(values), generator)[: count - first])
-        return torch.cat(found).reshape(count, *self.shape).to(self._dtype)
+        return self._asked(torch.cat(found).reshape(count, *self._size), 1).to(self._dtype)
 
     def torch_distribution(self) -> td.Distribution:
         """See :meth:`momentgen.JointMoments.distribution`."""
-        return Distribution(self, self.shape, self._independent)
+        if self.joined:
+            raise refusal("distribution", "out[0].distribution()")
+        return Distribution(self, self.shape, self._independent and not self._places)
 
-    def at(self, place: Any) -> Indexed:
+    def at(self, place: Any) -> OfOutput:
         """The same of some examples, or of some of their values."""
-        return Indexed(self, place)
+        made, first = copy.copy(self), place[0] if isinstance(place, tuple) else place
+        made.shape, made._places = torch.empty(self.shape, device="meta")[place].shape, (*self._places, place)
+        made.contributions, made.joined = None, self.joined and not isinstance(first, int)
+        return made
+
+    def _asked(self, value: Tensor, front: int = 0) -> Tensor:
+        """What the indices leave of outputs, with so many dimensions in front."""
+        for place in self._places:
+            value = value[(*[slice(None)] * front, *(place if isinstance(place, tuple) else (place,)))]
+        return value
 
     # --------------------------------------------------------------- answers
 
@@ -195,7 +225,7 @@ class OfOutput:
                 question(self._make(slice(first, min(first + size, self._batch))))
                 for first in range(0, self._batch, size)
             ]
-        found = [torch.cat(part).reshape(self.shape).to(self._dtype) for part in zip(*parts, strict=True)]
+        found = [self._asked(torch.cat(part).reshape(self._size)).to(self._dtype) for part in zip(*parts, strict=True)]
         return found[0] if len(found) == 1 else found
 
     def _count(self, surrogate: Surrogate) -> int:
@@ -327,27 +357,6 @@ def _least_variance(every: Tensor, values: Tensor, share: Tensor) -> Tensor:
     apart = values - values.mean(0)
     slope = (every * apart).mean(0).square() / apart.square().mean(0).clamp_min(1e-300)
     return share * slope + share.square() * (var - slope).clamp_min(0)
-
-
-def joined_predictive(parts: list[OfOutput], sizes: list[int]) -> OfOutput:
-    """The predictive distribution of a batch whose parts ran by themselves, of so many examples each."""
-    first = parts[0]
-    starts = [sum(sizes[:place]) for place in range(len(sizes))]
-
-    def make(wanted: slice) -> Made:
-        made = []
-        for one, start, size in zip(parts, starts, sizes, strict=True):
-            low, high = max(wanted.start - start, 0), min(wanted.stop - start, size)
-            if low < high:
-                made.append(one._make(slice(low, high)))
-        mains, others = [one.main for one in made], zip(*(one.others for one in made), strict=False)
-        return Made(merged(mains), [merged(list(one)) for one in others], max(one.factor for one in made))
-
-    def further(count: int) -> int:
-        return min(one._further(count) if one._further is not None else 0 for one in parts)
-
-    shape = torch.Size((sum(sizes), *first.shape[1:]))
-    return OfOutput(shape, first._dtype, True, make, first._end, further)
 
 
 @functools.lru_cache(maxsize=32)

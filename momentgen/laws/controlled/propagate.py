@@ -16,13 +16,13 @@ from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
 from momentgen.laws.controlled.cubature import at_points, by_cubature, roots_of
 from momentgen.laws.controlled.facts import Facts, close, facts_of
-from momentgen.laws.controlled.indexed import each_by_itself, shares_noise
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.predictive import OfOutput, joined_predictive
+from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.questions import each_by_itself, shares_noise
 from momentgen.laws.controlled.state import OtherFactsError
-from momentgen.laws.kept import Kept
+from momentgen.laws.controlled.surrogates import merged
 from momentgen.laws.methods import Accuracy, accuracy
-from momentgen.laws.nests import flattened, leaves_of
+from momentgen.laws.nests import Kept, flattened, leaves_of
 from momentgen.laws.notes import note, note_and_warn, overheard
 from momentgen.laws.values import by_example, check, lower
 from momentgen.runtime import JointMoments, Moments
@@ -245,15 +245,38 @@ def _joined_leaf(leaves: list[Any]) -> Any:
         made = made.with_errors(
             torch.cat([one[0] for one in errors]), torch.cat([one[1] for one in errors]), max(one[2] for one in errors)
         )
-        predictives = [one for one in (leaf._predictive for leaf in leaves) if isinstance(one, OfOutput)]
+        predictives = [
+            one for one in (leaf._predictive for leaf in leaves) if isinstance(one, OfOutput) and not one.joined
+        ]
         if len(predictives) == len(leaves):
-            made._predictive = joined_predictive(predictives, [len(leaf.mean) for leaf in leaves])
+            made._predictive = _joined_predictive(predictives, [len(leaf.mean) for leaf in leaves])
         return made
     if isinstance(leaves[0], Moments):
         return Moments(*(torch.cat(field) for field in zip(*leaves, strict=True)))
     if isinstance(leaves[0], Tensor) and leaves[0].dim() and leaves[0].shape[1:] == leaves[-1].shape[1:]:
         return torch.cat(leaves)
     return leaves[0]
+
+
+def _joined_predictive(parts: list[OfOutput], sizes: list[int]) -> OfOutput:
+    """The predictive distribution of a batch whose parts ran by themselves, of so many examples each."""
+    first = parts[0]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+
+    def make(wanted: slice) -> Made:
+        made = []
+        for one, start, size in zip(parts, starts, sizes, strict=True):
+            low, high = max(wanted.start - start, 0), min(wanted.stop - start, size)
+            if low < high:
+                made.append(one._make(slice(low, high)))
+        mains, others = [one.main for one in made], zip(*(one.others for one in made), strict=False)
+        return Made(merged(mains), [merged(list(one)) for one in others], max(one.factor for one in made))
+
+    def further(count: int) -> int:
+        return min(one._further(count) if one._further is not None else 0 for one in parts)
+
+    shape = torch.Size((sum(sizes), *first._size[1:]))
+    return OfOutput(shape, first._dtype, True, make, first._end, further)
 
 
 PROPAGATIONS["controlled"] = propagate

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Halves", "Products", "Sums", "coefficients", "freedom", "over", "remainder"]
+__all__ = ["Halves", "Products", "coefficients", "freedom", "over", "remainder"]
 
 
 class Halves(NamedTuple):

@@ -17,8 +17,7 @@ from momentgen.laws.controlled.outputs import Outputs
 from momentgen.laws.controlled.slopes import Slopes
 from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.state import OtherFactsError, Phase, Source
-from momentgen.laws.kept import Kept
-from momentgen.laws.nests import Nest, flattened
+from momentgen.laws.nests import Kept, Nest, flattened
 from momentgen.laws.notes import within
 from momentgen.laws.weights import ROW
 from momentgen.runtime import JointMoments

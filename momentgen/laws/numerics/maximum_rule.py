@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["CONSTANTS", "RULES", "Rule", "definitions"]
+__all__ = ["CONSTANTS", "RULES", "definitions"]
 
 
 @dataclass(frozen=True)

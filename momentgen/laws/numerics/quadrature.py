@@ -22,7 +22,7 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["GRADED", "POINTS", "elsewhere", "normal_points", "quadrature", "standard_points"]
+__all__ = ["GRADED", "elsewhere", "normal_points", "quadrature", "standard_points"]
 
 #: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
 _REACH = 11.0

@@ -6,19 +6,6 @@ Importing this package registers all.
 
 from __future__ import annotations
 
-from momentgen.laws.rules import (
-    attention,
-    certain,
-    composite,
-    elementwise,
-    linear,
-    maxima,
-    movement,
-    noise,
-    norms,
-    products,
-)  # fmt: skip
+from momentgen.laws.rules import attention, elementwise, linear, maxima, movement, noise, norms, products
 
-__all__ = [
-    "attention", "certain", "composite", "elementwise", "linear", "maxima", "movement", "noise", "norms", "products"
-]  # fmt: skip
+__all__ = ["attention", "elementwise", "linear", "maxima", "movement", "noise", "norms", "products"]

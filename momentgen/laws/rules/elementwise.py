@@ -25,7 +25,7 @@ from momentgen.laws.programs import applied, integrated, note_if_related
 from momentgen.laws.table import Entry
 from momentgen.runtime import Op
 
-__all__ = ["op_and_parameters", "quotient", "random_slope", "reciprocal"]
+__all__ = ["quotient", "random_slope", "reciprocal"]
 
 
 @rule(Diagonal, "arithmetic")

@@ -14,16 +14,13 @@ import torch
 from torch import Tensor
 
 import momentgen.generated
-from momentgen.laws.coefficients import for_each
 from momentgen.laws.diagonal import Diagonal, dims_of, made, pair, tensor_of
 from momentgen.laws.law import Law, laws_in, new_law, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.programs import applied, note_if_related
-from momentgen.laws.rules.linear import adaptive_edges, window_starts
+from momentgen.laws.rules.linear import adaptive_edges, for_each, window_starts
 from momentgen.laws.table import Entry
-
-__all__ = []
 
 
 class Extremum(NamedTuple):

@@ -1,4 +1,7 @@
-"""Functions that compute nothing: they move values, put some together, ask for a form, make tensors, or overwrite."""
+"""Functions that compute nothing: they move values, put some together, ask for a form, make tensors, or overwrite.
+
+So do all functions of a ``Point``: their rule is the function itself, and what noise of the network's own makes of it.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from momentgen.laws.diagonal import (
     mean_of,
     moved,
     point,
+    rebuilt,
     tensor_of,
     tensors_of,
     var_of,
 )
 from momentgen.laws.dispatch import OVERWRITTEN
-from momentgen.laws.law import Law, laws_in, new_law, remember, rule
+from momentgen.laws.law import Law, Rule, laws_in, new_law, remember, rule, rule_of
 from momentgen.laws.notes import cannot_become, note_fast_path, unsupported
 from momentgen.laws.programs import CHOICES, alike
+from momentgen.laws.rules import noise
 from momentgen.laws.table import TABLE, Entry
-
-__all__ = []
 
 #: functions that put values of several arguments together: the places of those that are values
 _VALUES: dict[str, tuple[int, ...]] = {
@@ -188,3 +191,65 @@ def _part(value: Any, place: int) -> Any:
         parts = value._parts()
         return parts[place] if place < len(parts) else torch.zeros_like(parts[0])
     return value if not place else torch.zeros_like(value) if isinstance(value, Tensor) else 0.0
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Point:
+    laws = laws_in(args) or laws_in(kwargs.values())
+    return laws[0]  # type: ignore[return-value]
+
+
+def _wrapped(found: Any, like: Point) -> Any:
+    """Tensors in a result as points; masks and numbers as they are."""
+    if isinstance(found, Tensor):
+        kept = (
+            found.is_floating_point()
+            or found.is_complex()
+            or (found.dtype is not torch.bool and not like._mean.is_floating_point())
+        )
+        return point(found, like._noise) if kept else found
+    if isinstance(found, tuple | list):
+        return rebuilt(found, [_wrapped(part, like) for part in found])
+    return found
+
+
+@rule(Point, "*")
+def _run(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values, named = tensors_of(args, kwargs)
+    return _wrapped(entry.call(*values, **named), _first(args, kwargs))
+
+
+@rule(Point, "multinomial")
+def _draw(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise unsupported(entry, _first(args, kwargs), "its numbers are drawn, and their moments have no rule")
+
+
+@rule(Point, "movement")
+def _moved(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first = args[0] if args else None
+    if isinstance(first, Law) and entry.name != "where":
+        return moved(entry, args, kwargs)
+    return _run(entry, args, kwargs)
+
+
+@rule(Point, "noise")
+def _noise(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first = _first(args, kwargs)
+    if first._noise is None:
+        value = noise.expectation(entry, *tensors_of(args, kwargs))
+        return _run(entry, args, kwargs) if value is None else _wrapped(value, first)
+    if not noise.active(entry, args, kwargs):
+        return _run(entry, args, kwargs)
+    return cast(Rule, rule_of(first._noise, entry.name, "noise"))(entry, args, kwargs)
+
+
+@rule(Point, "composite", "sampled")
+def _composite(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not noise.active(entry, args, kwargs):
+        return _run(entry, args, kwargs)
+    if entry.name == "scaled_dot_product_attention" and _first(args, kwargs)._noise is None:
+        given = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+        return _run(entry, (), {**given, **kwargs, "dropout_p": 0.0})
+    found = rule_of(Diagonal, entry.name, entry.kind)
+    if found is None:
+        raise unsupported(entry, _first(args, kwargs))
+    return found(entry, args, kwargs)

@@ -13,15 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.coefficients import bind, bind_norm
 from momentgen.laws.diagonal import Diagonal, dims_of, made, of_numbers, pair
 from momentgen.laws.law import laws_in, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import normalise, softmax
-from momentgen.laws.rules.linear import bilinear_moments
+from momentgen.laws.rules.linear import bilinear_moments, bind, bind_norm
 from momentgen.laws.table import Entry
-
-__all__ = []
 
 
 def _scaled(mean: Tensor, var: Tensor, weight: Any, bias: Any, channel: int | None) -> Any:
