@@ -224,16 +224,17 @@ def _eagerly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def entered(draws: Draws | None = None) -> Iterator[None]:
+def entered(draws: Draws | None = None, beside: dict[ContextVar[Any], Any] | None = None) -> Iterator[None]:
     """Within the context a network runs on laws: what is called is a part of it.
 
     Args:
         draws: what becomes of draws that meet no law; None to leave them as they are.
+        beside: further context variables, and their values.
     """
     if _backend is None and "einops" in sys.modules:
         _tell_einops()
     values: dict[ContextVar[Any], Any] = {_inside: True, RUN: {}, RECORDING: torch.is_grad_enabled()}
-    values |= {} if draws is None else {STARTED: torch.get_rng_state()}
+    values |= (beside or {}) | ({} if draws is None else {STARTED: torch.get_rng_state()})
     tokens = [(variable, variable.set(value)) for variable, value in values.items()]
     try:
         with draws or contextlib.nullcontext():

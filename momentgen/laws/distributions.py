@@ -290,7 +290,7 @@ _MANY: Final = 150.0
 #: terms of the fraction for few degrees of freedom, and times the root of these
 _TERMS, _MORE = 12, 3.0
 #: logarithm of the largest quantile looked for, how often the distance to it is halved, and Newton's steps after that
-_REACH, _HALVINGS, _STEPS = math.log(1e30), 9, 4
+_LOG_REACH, _LOG_HALVINGS, _STEPS = math.log(1e30), 9, 4
 
 
 def student_quantile(df: Tensor, probability: Tensor) -> Tensor:
@@ -298,8 +298,8 @@ def student_quantile(df: Tensor, probability: Tensor) -> Tensor:
     df, probability = torch.broadcast_tensors(df.double(), probability.double())
     tail = probability.minimum(1 - probability)
     few = df.clamp_max(_MANY)
-    low, high = torch.full_like(tail, -_REACH), torch.full_like(tail, _REACH)
-    for _ in range(_HALVINGS):
+    low, high = torch.full_like(tail, -_LOG_REACH), torch.full_like(tail, _LOG_REACH)
+    for _ in range(_LOG_HALVINGS):
         middle = (low + high) / 2
         beyond = _tail(few, middle.exp()) < tail
         low, high = torch.where(beyond, low, middle), torch.where(beyond, middle, high)

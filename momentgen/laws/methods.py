@@ -24,8 +24,8 @@ from momentgen.laws.weights import WeightOf, controlled_weight, drawn_weight, in
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = [
-    "ALL", "CURRENT", "DEFAULT", "METHODS", "TRACING", "Accuracy", "Method", "TrainingModeWarning", "accuracy", "asked",
-    "by_flag", "chosen", "current_method", "known", "method",
+    "ALL", "CURRENT", "DEFAULT", "TRACING", "Accuracy", "Method", "TrainingModeWarning", "accuracy", "asked", "by_flag",
+    "chosen", "current_method", "known", "method",
 ]  # fmt: skip
 
 

@@ -14,13 +14,14 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import GetSetDescriptorType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KINDS", "KINKED", "METHODS", "TABLE", "Entry", "list_for_compile", "names", "register"]
+__all__ = ["KINDS", "METHODS", "TABLE", "Entry", "list_for_compile", "names", "register"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -141,14 +142,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     "refusal": ("_nested_tensor_from_mask_left_aligned", "_has_compatible_shallow_copy_type"),
 }
 
-#: pointwise functions with a kink or a jump
-KINKED = frozenset(
-    names(
-        "relu leaky_relu prelu rrelu elu celu selu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink "
-        "threshold abs clamp clamp_min clamp_max"
-    )
-)
-
 #: other names for the same function
 _ALIASES: dict[str, str] = {
     "__add__": "add", "__radd__": "add", "__iadd__": "add",
@@ -258,7 +251,10 @@ def _attributes() -> dict[str, list[tuple[Any, str, bool]]]:
 
 def _objects(kind: str, name: str) -> Iterator[tuple[Any, Entry, str | None]]:
     for space, attribute, overwrites in _attributes().get(name, ()):
-        if not callable(found := getattr(space, attribute, None)) or isinstance(found, type):
+        found: Any = getattr(space, attribute, None)
+        if isinstance(found, GetSetDescriptorType):  # a property that computes, as ``T``
+            found = found.__get__
+        if not callable(found) or isinstance(found, type):
             continue
         # of functions written in Python
         is_own = inspect.isfunction(found) and not attribute.endswith("_")

@@ -11,16 +11,24 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.controlled.estimate import Estimate, Rows, apart_from_others, estimated, with_reach, with_unseen
+from momentgen.laws.controlled.cubature import by_sequences
+from momentgen.laws.controlled.estimate import (
+    Estimate,
+    Rows,
+    apart_from_others,
+    estimated,
+    relative_error,
+    with_reach,
+    with_unseen,
+)
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
+from momentgen.laws.controlled.outputs import softmaxed
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.questions import each_by_itself
 from momentgen.laws.controlled.runs import BLOCK, Runs, reach
-from momentgen.laws.controlled.sequences import by_sequences
 from momentgen.laws.controlled.shares import Contributions
-from momentgen.laws.controlled.softmax import softmaxed
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_rows, without_groups
 from momentgen.laws.methods import Accuracy
@@ -33,16 +41,12 @@ __all__ = ["Answer", "linear_alone"]
 
 #: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
 _MORE: Final = ((64, 3), (0, 1))
-#: share of the examples whose errors end the rows
-_EXAMPLES: Final = 0.9
 #: with fewer outputs in all, one block of rows may tell next to nothing by chance, as when all draws are small
 _ALONE: Final = 4
 #: rows at quasi-random points that an answer has at least
 _FEW: Final = 64
 #: draws of a linear part that is not normal: numbers in all, and draws at least and at most
 _DRAWS, _LEAST_DRAWS, _MOST_DRAWS = 2**22, 2**11, 2**16
-#: outputs whose standard deviation is below this part of the average do not count in the error that ends the rows
-_SMALL: Final = 0.01
 
 
 class Answer:
@@ -100,7 +104,7 @@ class Answer:
             estimates = {place: self._estimate(place, few, moved) for place in self._linear}
             runs.slopes.forget_draws()
             still = sum(int(((part.std == 0) & (part.std_error != 0)).sum()) for part in estimates.values())
-            error = math.inf if still else _relative_error(list(estimates.values()))
+            error = math.inf if still else relative_error(list(estimates.values()))
             if not error > self._spent.rtol or len(self._outputs) >= most:
                 break
             runs.further(min(self._wanted(error), most - len(self._outputs)))
@@ -216,24 +220,6 @@ class Answer:
         return with_reach(found, moved[place], len(rows.outputs)) if place in moved else found
 
 
-def _relative_error(parts: list[Estimate]) -> float:
-    """The error of the standard deviations, as a part of these: of all but the worst tenth of the examples.
-
-    Of an example it is the root mean square over the outputs of one kind of result.
-    """
-    found = 0.0
-    with torch.no_grad():
-        for part in parts:
-            std = part.std
-            counted = (std > _SMALL * std.nanmean()) & part.std_error.isfinite()
-            count = counted.sum(-1)
-            share = torch.where(counted, part.std_error / torch.where(counted, std, 1), 0).square().sum(-1)
-            errors = (share[count > 0] / count[count > 0]).sqrt()
-            if len(errors):
-                found = max(found, float(errors.double().quantile(_EXAMPLES)))
-    return found
-
-
 def linear_alone(network: Network, facts: Facts) -> Any:
     """``max_rows=0``: what the network returns by its linear part alone, for those who must not sample.
 
@@ -246,7 +232,7 @@ def linear_alone(network: Network, facts: Facts) -> Any:
     name = type(network.where).__name__
 
     def at_mean(place: int, value: Moments) -> Given:
-        return Given(value, place, lambda rows: value.mean.expand(len(rows), *value.mean.shape).clone(), 1)
+        return Given(value, place, lambda rows: value.mean.expand(len(rows), *value.mean.shape).clone())
 
     noise: list[InputNoise] = list(itertools.starmap(at_mean, enumerate(network.inputs)))
     runs = Runs(network, facts, noise, logits=False)

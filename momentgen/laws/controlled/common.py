@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.controlled.state import Call, Phase, Source, State, drawn_beside
-from momentgen.laws.nests import tensors_in
 from momentgen.laws.table import names
 from momentgen.laws.weights import Between, Computed
 
@@ -199,12 +198,10 @@ class Common:
             return made() is value
         return self.state.constant(value) and id(value) not in self._inputs
 
-    def certain(self, out: Any, args: Any, kwargs: Any) -> None:
+    def certain(self, out: Any, given: list[Tensor]) -> None:
         """A function of certain values has been computed."""
-        if self.batch > 1 and isinstance(out, Tensor):
-            given = tensors_in((*args, *kwargs.values()))
-            if given and all(map(self.is_parameter, given)):
-                self._of_parameters[id(out)] = weakref.ref(out)
+        if self.batch > 1 and isinstance(out, Tensor) and given and all(map(self.is_parameter, given)):
+            self._of_parameters[id(out)] = weakref.ref(out)
 
     def rule(self, call: Call) -> Lift | None:
         """What values in common add to the derivatives of a result that has been computed."""

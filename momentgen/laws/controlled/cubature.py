@@ -1,10 +1,13 @@
-"""Few noisy values: rows at the nodes of cubature rules in the place of draws.
+"""Few noisy values: rows at the nodes of cubature rules, or at quasi-random points, in the place of draws.
 
 With up to three noisy values per example, rules of rising order replace draws.  Of a smooth function they find the
 moments far more accurately than as many draws.  One value has trapezoidal rules, whose nodes begin at random places.
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
-the first.  That is what is stated, and twice as much where the differences do not shrink.  Where that is more than the
-user allows, as of a jump, rows at quasi-random points answer (``sequences.py``).
+the first.  That is what is stated, and twice as much where the differences do not shrink.
+
+Where that is more than the user allows, as of a jump, rows take the points of scrambled Sobol sequences in turn.  Of
+functions with kinks such rows find moments more accurately than as many draws.  Each sequence is a sample of its own,
+so that their differences tell the error.
 """
 
 from __future__ import annotations
@@ -21,21 +24,22 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from momentgen.laws.controlled.estimate import Estimate, with_unseen
+from momentgen.laws.controlled.estimate import Estimate, Rows, relative_error, tails, with_unseen
 from momentgen.laws.controlled.facts import Facts
-from momentgen.laws.controlled.network import Given, InputNoise, Network
+from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
 from momentgen.laws.controlled.predictive import Made, OfOutput
 from momentgen.laws.controlled.runs import Runs
-from momentgen.laws.controlled.sequences import PointNoise, turned
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import of_nodes
 from momentgen.laws.methods import Accuracy
+from momentgen.laws.numerics.quadrature import rotation, sobol
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["at_points", "by_cubature", "roots_of"]
+__all__ = ["at_points", "by_cubature", "by_sequences", "roots_of"]
+
 
 #: orders of the product rules, by the number of noisy values
 _ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
@@ -60,10 +64,6 @@ _HOPELESS: Final = 2.0
 _SHRINKS: Final = 0.25
 #: those that shrink by more are hardly
 _CONVERGES: Final = 0.05
-#: share of the examples whose errors count
-_EXAMPLES: Final = 0.9
-#: outputs whose standard deviation is below this part of the average do not count
-_SMALL: Final = 0.01
 #: nodes that go through the network together, and of small networks
 _TOGETHER, _FREE = 16, 64
 #: random points that check the polynomials of several values, before a question of the distribution is answered
@@ -94,16 +94,11 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
 
     def given(place: int, value: Moments) -> Given:
         def at(rows: Tensor) -> Tensor:
-            moved = torch.einsum("nd,bdk->nbk", nodes[rows].to(roots[place]), roots[place])
-            moved = moved.reshape(len(rows), *value.mean.shape)
-            if value.noise is not None:
-                moved = value.noise.of_normal(moved).to(value.mean.dtype)
-            return value.mean + moved
+            return value.mean + _moved(value, roots[place], nodes[rows.clamp_max(len(nodes) - 1)])
 
-        return Given(value, place, at, 0)
+        return Given(value, place, at)
 
-    noise = list(itertools.starmap(given, enumerate(network.inputs)))
-    runs = Runs(network, facts, list(noise), logits=False, records=False)
+    runs = Runs(network, facts, list(itertools.starmap(given, enumerate(network.inputs))), logits=False, records=False)
     draws = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
     # of one size: for each it is found out by some calls whether rows go together
     size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
@@ -115,8 +110,6 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             break
         nodes = torch.cat([nodes, torch.from_numpy(rule.nodes)])
         weights.append(torch.from_numpy(rule.weight))
-        for one in noise:
-            one.count = len(nodes)
         if not len(outputs):
             runs.next(1)  # it gives the form of the outputs
         if not runs.all(len(nodes), size).finite().all():
@@ -135,7 +128,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
         parts = _with_errors(found)
         if count == 1 and not all(value.noise is None for value in network.inputs):
             parts = list(map(_with_tails, parts, map(outputs.of, places)))
-        error = _error(parts)
+        error = relative_error(parts, worst=True)
         if error <= spent.rtol * _AGREED or (kinked and count > 1 and error > _HOPELESS * spent.rtol):
             break
     # noise that is further off may move an output that is the same at all nodes
@@ -155,8 +148,6 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
         if more:
             draw = torch.Generator().manual_seed(spent.seed + len(nodes))
             nodes = torch.cat([nodes, torch.randn(more, count, generator=draw, dtype=torch.float64)])
-            for one in noise:
-                one.count = len(nodes)
             with one_thread(), network.own_draws(), torch.no_grad():
                 runs.all(len(nodes), size)
         return len(nodes) - used
@@ -189,11 +180,21 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
 
 
 def at_points(network: Network, roots: list[Tensor] | None, seed: int) -> list[InputNoise] | None:
-    """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer."""
+    """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer.
+
+    The roots are turned otherwise for each example, so that examples err otherwise.
+    """
     if not roots or not roots[0].shape[1]:
         return None
-    values = zip(network.inputs, turned(roots, seed), strict=True)
-    return [PointNoise(value, place, seed, root) for place, (value, root) in enumerate(values)]
+    turn = rotation(roots[0].shape[1], seed, max(map(len, roots)))
+    values = zip(network.inputs, roots, strict=True)
+    return [PointNoise(value, place, seed, turn.to(root) @ root) for place, (value, root) in enumerate(values)]
+
+
+def _moved(value: Moments, root: Tensor, points: Tensor) -> Tensor:
+    """The noise of an input at standard normal points, shape ``(N, *shape)``."""
+    found = torch.einsum("nd,bdk->nbk", points.to(root), root).reshape(len(points), *value.mean.shape)
+    return found if value.noise is None else value.noise.of_normal(found).to(value.mean.dtype)
 
 
 def roots_of(network: Network, facts: Facts) -> list[Tensor] | None:
@@ -205,43 +206,46 @@ def roots_of(network: Network, facts: Facts) -> list[Tensor] | None:
     if facts.draws or not network.inputs or BY_DRAWS.get():
         return None
     apart = bool(facts.by_example) and all(facts.by_example) and not network.spans_examples
-    batch, most, roots = network.batch if apart else 0, max(_ORDERS), list[Tensor]()
+    most, roots = max(_ORDERS), list[Tensor]()
     for value in network.inputs:
-        if value.mean.numel() == 0:
+        root = _root_of(value, network.batch if apart else 0, most) if value.mean.numel() else None
+        if root is None or root.shape[1] > most:
             return None
-        examples, std = batch or 1, square_root(value.var)
-        if value.noise is not None:
-            std = (std != 0).double()
-        elif isinstance(value, JointMoments):
-            factor = value.factor if batch or value.factor.dim() == 2 else None
-            if factor is None:  # a covariance per example, of examples that interact
-                factor = torch.block_diag(*value.factor)
-            factor = factor.reshape(-1, *factor.shape[-2:]).expand(examples, -1, -1)
-            used = (factor != 0).any(-1).any(0)
-            if int(used.sum()) > most:
-                factor = _reduced(factor, most)
-                if factor is None:
-                    return None
-                used = (factor != 0).any(-1).any(0)
-            roots.append(factor[:, used])
-            continue
-        std = std.reshape(examples, -1)
-        places = (std != 0).any(0).nonzero().squeeze(1)
-        if len(places) > most:
-            return None
-        if value.noise is not None:
-            on_cpu = value.mean.device.type == "cpu"
-            if not on_cpu or value.noise.of_normal(torch.zeros_like(value.mean, dtype=std.dtype)) is None:
-                return None
-        root = std.new_zeros(examples, len(places), std.shape[1])
-        roots.append(root.scatter(2, places.expand(examples, -1)[..., None], std[:, places][..., None]))
+        roots.append(root)
     total = sum(root.shape[1] for root in roots)
-    if total > most:
+    first = itertools.accumulate((root.shape[1] for root in roots), initial=0)
+    padded = (F.pad(root, (0, 0, at, total - at - root.shape[1])) for root, at in zip(roots, first, strict=False))
+    return None if total > most else list(padded)
+
+
+def _root_of(value: Moments, batch: int, most: int) -> Tensor | None:
+    """The noise of an input as a map of as many normal values as it takes; None where these are too many to tell.
+
+    Args:
+        value: the input.
+        batch: of how many independent examples; 0 where all are one.
+        most: values that are not too many.
+    """
+    if value.noise is None and isinstance(value, JointMoments):
+        factor = value.factor if batch or value.factor.dim() == 2 else torch.block_diag(*value.factor)
+        factor = _used(factor.reshape(-1, *factor.shape[-2:]).expand(batch or 1, -1, -1))
+        reduced = factor if factor.shape[1] <= most else _reduced(factor, most)
+        return None if reduced is None else _used(reduced)
+    std = (square_root(value.var) if value.noise is None else (value.var != 0).double()).reshape(batch or 1, -1)
+    places = (std != 0).any(0).nonzero().squeeze(1)
+    if len(places) > most:
         return None
-    first = list(itertools.accumulate((root.shape[1] for root in roots), initial=0))
-    return [
-        F.pad(root, (0, 0, before, total - before - root.shape[1])) for before, root in zip(first, roots, strict=False)
-    ]
+    if value.noise is not None:
+        on_cpu = value.mean.device.type == "cpu"
+        if not on_cpu or value.noise.of_normal(torch.zeros_like(value.mean, dtype=std.dtype)) is None:
+            return None
+    root = std.new_zeros(len(std), len(places), std.shape[1])
+    return root.scatter(2, places.expand(len(std), -1)[..., None], std[:, places][..., None])
+
+
+def _used(factor: Tensor) -> Tensor:
+    """The rows of a factor that are not 0 in all examples."""
+    return factor[:, (factor != 0).any(-1).any(0)]
 
 
 def _reduced(factor: Tensor, most: int) -> Tensor | None:
@@ -261,18 +265,14 @@ def _rules(count: int, seed: int) -> tuple[_Rule, ...]:
     draw, found = np.random.default_rng(seed), list[_Rule]()
     for intervals in _INTERVALS if count == 1 else ():
         places = ((np.arange(intervals) + draw.random()) / intervals * 2 - 1) * _REACH
-        found.append(_Rule(places[:, None], _normalised(np.exp(-np.square(places) / 2))))
+        found.append(_Rule(places[:, None], np.exp(-np.square(places) / 2)))
     for order in _ORDERS.get(count, ()):
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)
         grid = np.stack(np.meshgrid(*[nodes] * count, indexing="ij"), -1).reshape(-1, count)
         weight = functools.reduce(np.multiply.outer, [weights] * count).reshape(-1)
         turn = np.linalg.qr(draw.standard_normal((count, count))).Q
-        found.append(_Rule(grid @ turn, _normalised(weight)))
-    return tuple(found)
-
-
-def _normalised(weight: _Array) -> _Array:
-    return weight / weight.sum()
+        found.append(_Rule(grid @ turn, weight))
+    return tuple(_Rule(nodes, weight / weight.sum()) for nodes, weight in found)
 
 
 def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
@@ -317,18 +317,6 @@ def _of_differences(differences: Tensor, least: Tensor) -> Tensor:
     return torch.where(last > _SHRINKS * differences[0], 2 * largest, largest).minimum(by_last)
 
 
-def _error(parts: list[Estimate]) -> float:
-    """By how much the last rules differ, as a part of σ: of all but the worst tenth of the examples."""
-    worst = 0.0
-    with torch.no_grad():
-        for part in parts:
-            counted = part.std > _SMALL * part.std.mean()
-            share = torch.maximum(part.std_error, part.mean_error) / torch.where(counted, part.std, 1)
-            if share.numel():
-                worst = max(worst, float(torch.where(counted, share, 0).amax(-1).double().quantile(_EXAMPLES)))
-    return worst
-
-
 def _with_tails(part: Estimate, outputs: Tensor) -> Estimate:
     """With errors of σ that count what noise with heavy tails does beyond the nodes, as the values at the ends tell."""
     with torch.no_grad():
@@ -344,3 +332,69 @@ def _rounded(part: Estimate) -> Estimate:
         rounding = _ROUNDINGS * torch.finfo(part.mean.dtype).eps * (part.mean.abs() + part.std)
         rounding = torch.where(part.std > 0, rounding, 0)
         return part._replace(std_error=part.std_error.maximum(rounding), mean_error=part.mean_error.maximum(rounding))
+
+
+#: sequences, whose points the rows take in turn
+SEQUENCES: Final = 4
+#: so many errors by as many sequences hold 95 %: half of Student's t
+_WIDER: Final = 1.6
+#: part of the error of as many draws that the one by few sequences is at least, as they may agree by chance
+_SEQUENCES_AGREE: Final = 0.25
+#: logarithm of the points of a sequence that are made together, at least
+_AT_ONCE: Final = 6
+
+
+class PointNoise(InputNoise):
+    """One input's noise at quasi-random points.
+
+    Args:
+        value: the input.
+        place: of it among those that are random.
+        seed: of the points, the same for all inputs.
+        root: its noise as a map of standard normal values, shape ``(B, d, n)``; see ``cubature.roots_of``.
+    """
+
+    def __init__(self, value: Moments, place: int, seed: int, root: Tensor) -> None:
+        super().__init__(value, place, seed)
+        self._root = root
+
+    def rows(self, rows: range) -> Tensor:
+        if rows.start >= BESIDE:  # draws that are independent of all rows
+            return super().rows(rows)
+        each = 2 ** max(math.ceil(math.log2(rows.stop / SEQUENCES)), _AT_ONCE)
+        points = _points(self._root.shape[1], self._seed, each)[rows.start : rows.stop]
+        return _moved(self.value, self._root, points)
+
+
+@functools.lru_cache(maxsize=8)
+def _points(count: int, seed: int, each: int) -> Tensor:
+    """Standard normal points, ``each`` of a sequence, by rows, shape ``(SEQUENCES * each, count)``."""
+    seeds = range(SEQUENCES * seed, SEQUENCES * (seed + 1))
+    with torch.inference_mode(False):  # a later call may need its derivatives
+        return torch.special.ndtri(torch.stack([sobol(count, each, one) for one in seeds], 1).flatten(0, 1))
+
+
+def by_sequences(found: Estimate, rows: Rows) -> Estimate:
+    """The estimate with errors by how sequences differ in the remainder: at most those of as many draws.
+
+    Args:
+        found: by the rows, with errors as if they were draws.
+        rows: whose last ones, after a multiple of ``SEQUENCES``, do not tell of the errors.
+    """
+    with torch.no_grad():
+        scale = torch.where(found.std > 0, found.std, 1)  # in whose unit squares are within range
+        outputs, linear = ((part - part.mean(0)) / scale for part in rows[:2])
+        size = linear.square().sum(0)
+        smooth = torch.where(size > 0, (outputs * linear).sum(0) / torch.where(size > 0, size, 1), 0) * linear
+        rest = outputs - smooth
+        square = 2 * smooth * rest + rest.square()
+        wider = tails(square - square.mean(0)).sqrt()
+        errors = (scale * wider * _spread(square) / 2, found.std_error), (scale * _spread(rest), found.mean_error)
+        std_error, mean_error = (one.maximum(_SEQUENCES_AGREE * draws).minimum(draws) for one, draws in errors)
+        return found._replace(std_error=std_error, mean_error=mean_error)
+
+
+def _spread(values: Tensor) -> Tensor:
+    """The standard error of the mean over all rows, by the means of each sequence."""
+    whole = values[: len(values) // SEQUENCES * SEQUENCES]
+    return _WIDER * whole.unflatten(0, (-1, SEQUENCES)).mean(0).std(0) / SEQUENCES**0.5

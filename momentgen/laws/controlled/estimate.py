@@ -18,13 +18,13 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.controlled.regression import Halves, Products, coefficients, freedom, over, remainder
+from momentgen.laws.controlled.linear import Halves, Products, coefficients, freedom, over, remainder
 from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
 __all__ = [
-    "Estimate", "Rows", "apart_from_others", "away", "estimated", "fitted", "left_out", "tails", "with_reach",
-    "with_unseen",
+    "Estimate", "Rows", "apart_from_others", "away", "estimated", "fitted", "left_out", "relative_error", "tails",
+    "with_reach", "with_unseen",
 ]  # fmt: skip
 
 
@@ -46,6 +46,8 @@ _FEW: Final = 2.0
 _GROUPS: Final = 16
 #: standard errors by which an output's own version may differ from the one beside the others' by chance
 _BEYOND: Final = 3.0
+#: share of the examples whose errors count, and the part of the average below which no standard deviation does
+_EXAMPLES, _SMALL = 0.9, 0.01
 
 
 class Rows(NamedTuple):
@@ -297,6 +299,25 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
         size = scale_of(largest.nan_to_num(0, 0, 0))
     linear, root = torch.where(sound, rows.linear / size, 0), torch.where(sound[:, None], rows.root / size[:, None], 0)
     return size, centre, Rows(away(rows.outputs, centre) / size, linear, root, rows.fresh)
+
+
+def relative_error(parts: list[Estimate], worst: bool = False) -> float:
+    """The error of standard deviations, as a part of these: of all but the worst tenth of the examples.
+
+    Of an example it is the root mean square over the outputs of one kind of result; ``worst`` is the largest of these,
+    and of the errors of means.
+    """
+    found = 0.0
+    with torch.no_grad():
+        for part in parts:
+            std = part.std
+            error = part.std_error.maximum(part.mean_error) if worst else part.std_error
+            counted = (std > _SMALL * std.nanmean()) & (error.isfinite() | worst)
+            share, count = torch.where(counted, error / torch.where(counted, std, 1), 0).square(), counted.sum(-1)
+            errors = (share.amax(-1) if worst else share.sum(-1) / count)[count > 0].sqrt() if std.numel() else share
+            if len(errors):
+                found = max(found, float(errors.double().quantile(_EXAMPLES)))
+    return found
 
 
 def away(values: Tensor, centre: Tensor) -> Tensor:

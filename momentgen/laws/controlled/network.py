@@ -22,8 +22,8 @@ from momentgen.laws.border import Method, entered, method, run
 from momentgen.laws.convert import Function
 from momentgen.laws.methods import CURRENT
 from momentgen.laws.nests import Kept, Nest, flattened, leaves_of
-from momentgen.laws.notes import within
 from momentgen.laws.numerics.root import square_root
+from momentgen.laws.weights import ROW, WeightOf
 from momentgen.runtime import JointMoments, Moments
 
 __all__ = ["BESIDE", "PAIRED_ROWS", "Given", "InputNoise", "Network"]
@@ -91,12 +91,13 @@ class Network:
 
         return Network(self.where, self._forward, [chosen(leaf) for leaf in self.leaves], self._form)
 
-    def call(self, values: list[Tensor], rows: int = 1) -> Any:
+    def call(self, values: list[Tensor], rows: int = 1, weight: WeightOf | None = None) -> Any:
         """What the network returns for these values of its random inputs.
 
         Args:
             values: in a stack the rows' values, one after another.  The network may write to them.
             rows: of the stack.
+            weight: what stands for a random parameter; None for a draw of it.
         """
         if self.kept is not None:
             self.kept.restore()
@@ -105,7 +106,8 @@ class Network:
         places = {_identity(value): tensor for value, tensor in zip(self.inputs, values, strict=True)}
         leaves = [places[_identity(leaf)] if isinstance(leaf, Moments) else leaf for leaf in self.repeated(rows)]
         args, kwargs = self._form.of(leaves)
-        with entered(), within(CURRENT, "sample"), BaseTorchFunctionMode() if self._has_attention else nullcontext():
+        mode = BaseTorchFunctionMode() if self._has_attention else nullcontext()
+        with entered(beside={CURRENT: "sample", ROW: weight}), mode:
             found = self._forward(*args, **kwargs)
         if isinstance(self.where, Function) and not isinstance(found, Tensor):
             self._check_numbers(found)
@@ -322,16 +324,15 @@ class Given(InputNoise):
     """An input at given values in the place of draws.
 
     Args:
-        at: computes the values of rows, whose numbers it takes.
-        count: of rows; any beyond repeat the last.
+        at: computes the values of rows, whose numbers it takes; also of rows beyond those that count.
     """
 
-    def __init__(self, value: Moments, place: int, at: Callable[[Tensor], Tensor], count: int) -> None:
+    def __init__(self, value: Moments, place: int, at: Callable[[Tensor], Tensor]) -> None:
         super().__init__(value, place, 0)
-        self._at, self.count = at, count
+        self._at = at
 
     def values(self, rows: range) -> Tensor:
-        return self._at(torch.arange(rows.start, rows.stop).clamp_max(self.count - 1))
+        return self._at(torch.arange(rows.start, rows.stop))
 
     def rows(self, rows: range) -> Tensor:
         return self.values(rows) - self.value.mean

@@ -21,6 +21,7 @@ from momentgen.errors import InputError
 from momentgen.laws.controlled.questions import TOLD, Distribution, Event, of_each, refusal, refuse_what_joins
 from momentgen.laws.controlled.surrogates import Surrogate, at, below, lower_tail
 from momentgen.laws.notes import note_and_warn
+from momentgen.laws.numerics.quadrature import rotation, sobol
 from momentgen.runtime.predicted import Estimated, Interval
 
 __all__ = ["Made", "OfOutput"]
@@ -365,14 +366,11 @@ def _points(dimensions: int, count: int, part: int = 0) -> tuple[Tensor, Tensor]
 
     Unturned Sobol points know sums of two values no better than random ones do.
     """
-    engine: Any = torch.quasirandom.SobolEngine
     normal, uniform = list[Tensor](), list[Tensor]()
     for one in range(_SETS):
         seed = part * _SETS + one
-        drawn = engine(dimensions + 2, scramble=True, seed=seed).draw(count // _SETS, dtype=torch.float64)
-        generator = torch.Generator().manual_seed(seed)
-        turn = torch.linalg.qr(torch.randn(dimensions, dimensions, generator=generator, dtype=torch.float64)).Q
-        normal.append(torch.special.ndtri(drawn[:, 2:].clamp(1e-12, 1 - 1e-12)) @ turn)
+        drawn = sobol(dimensions + 2, count // _SETS, seed)
+        normal.append(torch.special.ndtri(drawn[:, 2:]) @ rotation(dimensions, seed))
         # draws of what is not normal differ from set to set, so that sets tell the error of these too
         uniform.append(torch.stack([drawn[:, 0], (drawn[:, 1] + one) / _SETS], 1))
     return torch.cat(normal), torch.cat(uniform)

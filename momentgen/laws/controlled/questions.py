@@ -13,9 +13,7 @@ from momentgen.errors import InputError
 from momentgen.laws.nests import leaves_of
 from momentgen.runtime import JointMoments
 
-__all__ = [
-    "TOLD", "Distribution", "Event", "each_by_itself", "of_each", "refusal", "refuse_what_joins", "shares_noise",
-]  # fmt: skip
+__all__ = ["TOLD", "Distribution", "Event", "each_by_itself", "of_each", "refusal", "refuse_what_joins", "shares_noise"]
 
 #: draws that tell whether an event is of one example
 TOLD: Final = 64

@@ -13,13 +13,10 @@ from momentgen.laws.controlled.estimate import away
 from momentgen.laws.controlled.facts import Facts, Watch, close, halves, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
 from momentgen.laws.controlled.network import PAIRED_ROWS, Given, InputNoise, Network
-from momentgen.laws.controlled.outputs import Outputs
+from momentgen.laws.controlled.outputs import Outputs, Softmax
 from momentgen.laws.controlled.slopes import Slopes
-from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.state import OtherFactsError, Phase, Source
 from momentgen.laws.nests import Kept, Nest, flattened
-from momentgen.laws.notes import within
-from momentgen.laws.weights import ROW
 from momentgen.runtime import JointMoments
 
 __all__ = ["BLOCK", "Runs", "reach"]
@@ -111,9 +108,8 @@ class Runs:
         with (
             torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()),
             watched,
-            within(ROW, slopes.common.weight),
         ):
-            found = self.network.call(values, rows)
+            found = self.network.call(values, rows, slopes.common.weight)
         leaves, ends, form = self._leaves(slopes, found)
         if outputs.rows and self.facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):
             raise OtherFactsError(ends_alike=False)
@@ -193,8 +189,8 @@ class Runs:
                     values[place] = values[place] + repeated
                     state.follow(values[place])
             try:
-                with slopes, within(ROW, slopes.common.weight), self.network.own_draws():
-                    found = self.network.call(values, count)
+                with slopes, self.network.own_draws():
+                    found = self.network.call(values, count, slopes.common.weight)
             finally:
                 state.row = row
             parts, ends, _ = self._leaves(slopes, found)
@@ -284,7 +280,7 @@ def reach(runs: Runs) -> dict[int, Tensor]:
             values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
             return noise.value.mean + _FAR * (values - noise.value.mean)
 
-        return Given(noise.value, noise.place, at, _TRIED)
+        return Given(noise.value, noise.place, at)
 
     larger = Runs(runs.network, runs.facts, list(map(far, runs.noise)), runs.logits, records=False)
     size = runs.facts.together(runs.network, runs.noise, BLOCK)

@@ -8,6 +8,7 @@ covariance decomposition, A (A Σ)ᵀ, of the linear part alone.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
@@ -17,8 +18,8 @@ from momentgen.laws.controlled.estimate import Rows, fitted
 from momentgen.laws.controlled.facts import close
 from momentgen.laws.controlled.linear import Linear
 from momentgen.laws.controlled.network import BESIDE, Given, InputNoise
+from momentgen.laws.controlled.outputs import mean_jacobian, rows_of_softmax
 from momentgen.laws.controlled.runs import Runs
-from momentgen.laws.controlled.softmax import mean_jacobian, rows_of_softmax
 from momentgen.laws.convert import Function
 from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
@@ -186,7 +187,7 @@ class Contributions:
         found = []
         for some in zip(*(values.split(_TOGETHER) for values in given), strict=True):
             noise: list[InputNoise] = [
-                Given(one.value, one.place, values.__getitem__, len(values))
+                Given(one.value, one.place, partial(_of_those, values))
                 for one, values in zip(self._noise, some, strict=True)
             ]
             runs = Runs(self._network, self._facts, noise, logits=False, records=False)
@@ -224,3 +225,8 @@ class Contributions:
                 chosen = labels[source.place] == group
                 parts[group] += torch.einsum("rbn,bkn->rbk", flat[..., chosen], own[..., chosen])
         return parts
+
+
+def _of_those(values: Tensor, rows: Tensor) -> Tensor:
+    """Values of rows; any beyond repeat the last."""
+    return values[rows.clamp_max(len(values) - 1)]

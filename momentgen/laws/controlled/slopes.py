@@ -20,37 +20,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.common import Common
+from momentgen.laws.controlled.outputs import Softmax
 from momentgen.laws.controlled.rules import MAKES_NOISE, decides, drawn, is_linear, rule_of
-from momentgen.laws.controlled.softmax import Softmax
 from momentgen.laws.controlled.state import Call, OtherFactsError, Phase, Record, State
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
-from momentgen.laws.table import METHODS, TABLE, Entry, names
+from momentgen.laws.table import TABLE, Entry
 from momentgen.runtime.autograd import transformed
 
 __all__ = ["Slopes"]
-
-#: functions of a tensor's form, and others that torch asks while it runs: nothing to do
-_FORM: Final = frozenset(
-    getattr(Tensor, name).__get__
-    for name in names(
-        "shape dtype device layout ndim is_cuda is_mps is_cpu is_meta is_sparse is_quantized is_nested is_leaf "
-        "requires_grad grad grad_fn names itemsize nbytes is_mkldnn is_xla is_xpu output_nr _version"
-    )
-    if isinstance(getattr(Tensor, name, None), GetSetDescriptorType)
-)
 
 #: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
 _DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward, Tensor.backward))
 
 #: what a function may raise of values with derivatives, or a rule of shapes that change
 _ERRORS: Final = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
-
-
-def _property(func: Any) -> Entry | None:
-    """What is known of reading a property that computes, as ``T``."""
-    owner = getattr(func, "__self__", None)
-    return METHODS.get(owner.__name__) if isinstance(owner, GetSetDescriptorType) else None
 
 
 class Slopes(TorchFunctionMode):
@@ -93,7 +77,7 @@ class Slopes(TorchFunctionMode):
         for record in self._records.values():
             record.noise.clear()
 
-    def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Call:
+    def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any, given: list[Tensor]) -> Call:
         """A call, with the record of the n-th call in a row of this function on this shape."""
         first = args[0] if args else None
         shape = self.state.of_row(first.shape) if isinstance(first, Tensor) else None
@@ -101,15 +85,15 @@ class Slopes(TorchFunctionMode):
         count = self._met[key] = self._met.get(key, 0) + 1
         if (key, count) not in self._records:
             self._records[key, count] = Record()
-        return Call(self.state, self._records[key, count], func, entry, args, kwargs)
+        return Call(self.state, self._records[key, count], func, entry, args, kwargs, given)
 
     # ----------------------------------------------------------------- calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, state = kwargs or {}, self.state
-        if func in _FORM:
-            return func(*args, **kwargs)
         entry = TABLE.get(func)
+        if entry is None and isinstance(getattr(func, "__self__", None), GetSetDescriptorType):  # of a tensor's form
+            return func(*args, **kwargs)
         noise = func in MAKES_NOISE or (entry is not None and entry.kind == "noise")
         if entry is not None and kwargs:
             args, kwargs = entry.ordered(args, kwargs)
@@ -127,40 +111,40 @@ class Slopes(TorchFunctionMode):
 
     def _seen(self, func: Any, entry: Entry | None, noise: bool, args: Any, kwargs: Any) -> Any:
         """The result of a function, which may be random, may draw, or may be to linearise."""
-        entry = entry or _property(func)
         if entry is not None and entry.kind in ("query", "refusal", "creation"):
             note_fast_path(entry.name)
             return func(*args, **kwargs)
-        if not noise and not self.state.any_known(tensors_in((*args, *kwargs.values()))):
+        given = tensors_in((*args, *kwargs.values()))
+        if not noise and not self.state.any_known(given):
             out = func(*args, **kwargs)
-            self.common.certain(out, args, kwargs)
+            self.common.certain(out, given)
             return out
         if func in _DIFFERENTIATE:
             raise OtherFactsError(differentiates=True)
         if (entry is not None and entry.kind == "write") or kwargs.get("out") is not None:
-            return self._native(func, entry, args, kwargs)
+            return self._native(func, entry, args, kwargs, given)
         if entry is not None and entry.writes(args, kwargs):
-            return self._overwritten(func, entry, args, kwargs)
-        return self._ruled(self._call(func, entry, args, kwargs), noise)
+            return self._overwritten(func, entry, args, kwargs, given)
+        return self._ruled(self._call(func, entry, args, kwargs, given), noise)
 
-    def _native(self, func: Any, entry: Entry | None, args: Any, kwargs: Any) -> Any:
+    def _native(self, func: Any, entry: Entry | None, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A function that writes, into its first argument or ``out``, and whose derivative is autograd's."""
-        call = Call(self.state, Record(), func, entry, args, kwargs)
+        call = Call(self.state, Record(), func, entry, args, kwargs, given)
         self._run(call)
         for target in tensors_in((kwargs["out"],)) if "out" in kwargs else args[:1]:
             self._written(target)
         return call.out
 
-    def _overwritten(self, func: Any, entry: Entry, args: Any, kwargs: Any) -> Any:
+    def _overwritten(self, func: Any, entry: Entry, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A function that writes into its first argument: computed beside it, and copied."""
         if entry.kind == "movement":  # it may change the form alone, as t_
-            return self._native(func, entry, args, kwargs)
+            return self._native(func, entry, args, kwargs, given)
         if "inplace" in kwargs:
             kwargs = {**kwargs, "inplace": False}
         elif entry.flag is not None:
             args = tuple(False if place == entry.flag else value for place, value in enumerate(args))
         target = args[0]
-        out = self._ruled(self._call(entry.call, entry, tuple(args), kwargs), entry.kind == "noise")
+        out = self._ruled(self._call(entry.call, entry, tuple(args), kwargs, given), entry.kind == "noise")
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
         if out is not target:

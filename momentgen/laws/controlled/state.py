@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from momentgen.laws.nests import mapped, tensors_in
-from momentgen.laws.table import KINKED, Entry, names
+from momentgen.laws.nests import mapped
+from momentgen.laws.table import Entry, names
 
 __all__ = [
     "Call", "OtherFactsError", "Phase", "Record", "Rule", "Source", "State", "Tangent", "drawn_beside",
@@ -21,8 +21,12 @@ __all__ = [
 
 #: functions with kinks or jumps, which all rows may be on one side of
 _DECIDING: Final = frozenset(("maximum", "decision"))
-_KINKED: Final = KINKED.union(
-    names("where masked_fill std std_mean norm vector_norm lp_pool1d lp_pool2d lp_pool3d cdist")
+_KINKED: Final = frozenset(
+    names(
+        "relu leaky_relu prelu rrelu elu celu selu relu6 hardtanh hardsigmoid hardswish hardshrink softshrink abs "
+        "threshold clamp clamp_min clamp_max where masked_fill std std_mean norm vector_norm cdist lp_pool1d lp_pool2d "
+        "lp_pool3d"
+    )
 )
 
 
@@ -265,9 +269,9 @@ class Call:
         function: torch's.
         entry: what the table knows of it; None for a function that it does not know.
         args: plain tensors and whatever else, as ``kwargs``.
+        given: the tensors among the arguments.
         out: the result.
         name: the function's one name.
-        given: the tensors among the arguments.
         moves: of each, whether it is random and not a value in common.
         common: those that are values in common.
     """
@@ -278,16 +282,15 @@ class Call:
     entry: Entry | None
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    given: list[Tensor]
     out: Any = None
     place: int = 0
     name: str = field(init=False)
-    given: list[Tensor] = field(init=False)
     moves: list[bool] = field(init=False)
     common: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         self.name = getattr(self.function, "__name__", "") if self.entry is None else self.entry.name
-        self.given = tensors_in((*self.args, *self.kwargs.values()))
         self.moves = list(map(self.state.moves, self.given))
         self.common = [value for value in self.given if self.state.common(value) is not None]
 

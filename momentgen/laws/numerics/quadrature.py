@@ -22,7 +22,7 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["GRADED", "elsewhere", "normal_points", "quadrature", "standard_points"]
+__all__ = ["GRADED", "elsewhere", "normal_points", "quadrature", "rotation", "sobol", "standard_points"]
 
 #: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
 _REACH = 11.0
@@ -142,6 +142,8 @@ def quadrature(
 
 #: how many points are enough for a class posterior or the moments of a softmax
 POINTS = 512
+#: how far such points are from the ends of the unit interval at least
+_EDGE = 1e-12
 
 
 @functools.lru_cache(maxsize=16)
@@ -171,10 +173,22 @@ def elsewhere(make: Any, *args: Any) -> Tensor:
         return other.submit(make, *args).result()
 
 
-def _drawn(dimensions: int, count: int) -> Tensor:
+def sobol(dimensions: int, count: int, seed: int) -> Tensor:
+    """Points of a scrambled Sobol sequence within the unit cube, shape ``(count, dimensions)``, float64."""
     engine: Any = torch.quasirandom.SobolEngine
-    uniform = engine(dimensions, scramble=True, seed=0).draw(count // 2, dtype=torch.float64)
-    half = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    found: Tensor = engine(dimensions, scramble=True, seed=seed % 2**62).draw(count, dtype=torch.float64)
+    return found.clamp(_EDGE, 1 - _EDGE)
+
+
+def rotation(dimensions: int, seed: int, *batch: int) -> Tensor:
+    """Random rotations or reflections, which make other points of quasi-random ones, float64."""
+    generator = torch.Generator().manual_seed(seed % 2**62)
+    drawn = torch.randn(*batch, dimensions, dimensions, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q * torch.randint(2, (*batch, 1, dimensions), generator=generator).mul(2).sub(1)
+
+
+def _drawn(dimensions: int, count: int) -> Tensor:
+    half = torch.special.ndtri(sobol(dimensions, count // 2, 0))
     return torch.cat([half, -half])
 
 

@@ -29,8 +29,7 @@ from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
 __all__ = [
-    "adaptive_edges", "bilinear_moments", "bind", "bind_norm", "for_each", "is_linear_map", "neighbours",
-    "noise_of_weight", "squared", "window_starts",
+    "bilinear_moments", "bind", "bind_norm", "for_each", "is_linear_map", "neighbours", "noise_of_weight", "squared",
 ]  # fmt: skip
 
 
@@ -263,61 +262,40 @@ def _pad(call: Any, var: Tensor, pad: Any, mode: str = "constant", value: float 
     return cast(Tensor, call(var, pad, mode, 0.0 if mode == "constant" else None))
 
 
-def window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
-    """Where the windows of a pool start along one dimension, as torch places them."""
-    reach = size + 2 * padding - dilation * (kernel - 1) - 1
-    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
-    if ceil_mode and (count - 1) * stride >= size + padding:
-        count -= 1  # the last window must start inside the input or its left padding
-    if count < 1:
-        raise InputError(f"pool: a kernel of {kernel} (dilation {dilation}) does not fit an input of size {size}")
-    return [place * stride - padding for place in range(count)]
-
-
-def adaptive_edges(size: int, wanted: int | None) -> tuple[list[int], list[int]]:
-    """Start and length of the windows of an adaptive pool along one dimension."""
-    count = size if wanted is None else wanted
-    starts = [place * size // count for place in range(count)]
-    return starts, [-(-(place + 1) * size // count) - start for place, start in enumerate(starts)]
-
-
-def _outer(factors: list[list[int]], like: Tensor) -> Tensor:
-    """The outer product of one list of numbers per dimension, in the dtype of ``like``."""
-    product = torch.ones((), dtype=like.dtype, device=like.device)
-    for d, values in enumerate(factors):
-        product = product * torch.tensor(values, dtype=like.dtype, device=like.device).view(
-            -1, *[1] * (len(factors) - 1 - d)
-        )
-    return product
+def _along(var: Tensor, dims: int, weights: Callable[[int, Tensor], Tensor]) -> Tensor:
+    """By the squares of weights along each of the last dimensions: of its number and unit impulses, ``(n, n)``."""
+    for d in range(dims):
+        moved = var.movedim(d - dims, -1)
+        unit = torch.eye(moved.shape[-1], dtype=var.dtype, device=var.device)
+        var = (moved @ weights(d, unit).square()).movedim(-1, d - dims)
+    return var
 
 
 def _avg_pool(call: Any, var: Tensor, **given: Any) -> Tensor:
-    average, dims = call(var, **given), int(call.__name__[-2])
-    if divisor := given.get("divisor_override"):
-        return cast(Tensor, average / divisor)
-    kernel, padded = for_each(given["kernel_size"], dims), for_each(given.get("padding", 0), dims)
-    ceil_mode = given.get("ceil_mode", False)
-    if not any(padded) and not ceil_mode:
-        return cast(Tensor, average / torch.Size(kernel).numel())
-    steps = for_each(given.get("stride") or kernel, dims)
-    # How many inputs a window holds, over the average of ones in it: torch's divisor at that place.
-    ones = call(torch.ones((1, *var.shape[-dims:]), dtype=var.dtype, device=var.device), **given)
-    counts = []
-    for d, size in enumerate(var.shape[-dims:]):
-        starts = window_starts(size, kernel[d], steps[d], padded[d], 1, ceil_mode)
-        counts.append([min(start + kernel[d], size) - max(start, 0) for start in starts])
-    return cast(Tensor, average / (_outer(counts, var) / ones[0]))
+    dims, divisor = int(call.__name__[-2]), given.get("divisor_override")
+    sizes, steps, pads = (
+        for_each(value, dims)
+        for value in (given["kernel_size"], given.get("stride") or given["kernel_size"], given.get("padding", 0))
+    )
+    options = given.get("ceil_mode", False), given.get("count_include_pad", True), divisor and 1
+
+    def weights(place: int, unit: Tensor) -> Tensor:
+        return F.avg_pool2d(unit[:, None, None], (1, sizes[place]), (1, steps[place]), (0, pads[place]), *options)[
+            :, 0, 0
+        ]
+
+    found = _along(var, dims, weights)
+    return found / divisor**2 if divisor else found
 
 
 def _adaptive_avg_pool(call: Any, var: Tensor, output_size: Any) -> Tensor:
     dims = int(call.__name__[-2])
-    sizes = zip(var.shape[-dims:], for_each(output_size, dims), strict=True)
-    lengths = [adaptive_edges(size, wanted)[1] for size, wanted in sizes]
-    return cast(Tensor, call(var, output_size) / _outer(lengths, var))
+    sizes = for_each(output_size, dims)
+    return _along(var, dims, lambda d, unit: F.adaptive_avg_pool1d(unit, sizes[d] or len(unit)))
 
 
 def _interpolate(call: Any, var: Tensor, **given: Any) -> Tensor:
-    """Nearest copies.  Linear and cubic modes weigh each dimension by a matrix, whose squares weigh the variances."""
+    """Nearest copies.  Linear and cubic modes weigh each dimension by itself."""
     mode = given.get("mode", "nearest")
     if mode in ("nearest", "nearest-exact"):
         return F.interpolate(var, **given)
@@ -325,14 +303,13 @@ def _interpolate(call: Any, var: Tensor, **given: Any) -> Tensor:
         raise UnsupportedError(f"interpolate: no rule in mode {mode!r}; an adaptive average pool may be meant")
     sizes = {name: given.pop(name) for name in ("size", "scale_factor") if given.get(name) is not None}
     given["mode"] = "bicubic" if mode == "bicubic" else "bilinear"
-    for d in range(var.dim() - 2):
-        n = var.shape[2 + d]
-        unit = torch.eye(n, dtype=var.dtype, device=var.device)[None, None]
+
+    def weights(d: int, unit: Tensor) -> Tensor:
         own = {name: value[d] if isinstance(value, tuple | list) else value for name, value in sizes.items()}
-        along = {name: (value, n if name == "size" else 1.0) for name, value in own.items()}
-        weights = F.interpolate(unit, **{**given, **along})
-        var = (var.movedim(2 + d, -1) @ weights[0, 0].square().T).movedim(-1, 2 + d)
-    return var
+        along = {name: (len(unit) if name == "size" else 1.0, value) for name, value in own.items()}
+        return F.interpolate(unit[None, None], **{**given, **along})[0, 0]
+
+    return _along(var, var.dim() - 2, weights)
 
 
 VARIANCE: dict[str, Callable[..., Tensor]] = {

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 import momentgen.generated
+from momentgen.errors import InputError
 from momentgen.laws.diagonal import Diagonal, dims_of, made, pair, tensor_of
 from momentgen.laws.law import Law, laws_in, new_law, remember, rule
 from momentgen.laws.notes import unsupported
 from momentgen.laws.numerics import maximum as maxima
 from momentgen.laws.programs import applied, note_if_related
-from momentgen.laws.rules.linear import adaptive_edges, for_each, window_starts
+from momentgen.laws.rules.linear import for_each
 from momentgen.laws.table import Entry
 
 
@@ -139,6 +140,24 @@ def _table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch
     return table
 
 
+def _window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
+    """Where the windows of a pool start along one dimension, as torch places them."""
+    reach = size + 2 * padding - dilation * (kernel - 1) - 1
+    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+    if ceil_mode and (count - 1) * stride >= size + padding:
+        count -= 1  # the last window must start inside the input or its left padding
+    if count < 1:
+        raise InputError(f"pool: a kernel of {kernel} (dilation {dilation}) does not fit an input of size {size}")
+    return [place * stride - padding for place in range(count)]
+
+
+def _adaptive_edges(size: int, wanted: int | None) -> tuple[list[int], list[int]]:
+    """Start and length of the windows of an adaptive pool along one dimension."""
+    count = size if wanted is None else wanted
+    starts = [place * size // count for place in range(count)]
+    return starts, [-(-(place + 1) * size // count) - start for place, start in enumerate(starts)]
+
+
 def _pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
     """For each dimension of space of a max pool, the inputs of each window along it; -1 is outside."""
     dims = int(entry.name[-2])
@@ -148,7 +167,7 @@ def _pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if entry.name.startswith("adaptive"):
         bound: dict[str, Any] = {**dict(zip(("output_size", "return_indices"), args[1:], strict=False)), **kwargs}
         for d, wanted in enumerate(for_each(bound["output_size"], dims)):
-            starts, lengths = adaptive_edges(shape[first + d], wanted)
+            starts, lengths = _adaptive_edges(shape[first + d], wanted)
             pairs = zip(starts, lengths, strict=True)
             places.append([[start + k if k < n else -1 for k in range(max(lengths))] for start, n in pairs])
     else:
@@ -158,7 +177,7 @@ def _pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         padding, dilation = for_each(bound.get("padding", 0), dims), for_each(bound.get("dilation", 1), dims)
         for d in range(dims):
             size, ceil = shape[first + d], bool(bound.get("ceil_mode", False))
-            starts = window_starts(size, kernel[d], stride[d], padding[d], dilation[d], ceil)
+            starts = _window_starts(size, kernel[d], stride[d], padding[d], dilation[d], ceil)
             offsets = [dilation[d] * k for k in range(kernel[d])]
             places.append([[start + k if 0 <= start + k < size else -1 for k in offsets] for start in starts])
     if bound.get("return_indices"):
