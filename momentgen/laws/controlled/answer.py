@@ -21,12 +21,12 @@ from momentgen.laws.controlled.estimate import (
     with_reach,
     with_unseen,
 )
+from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.outputs import softmaxed
-from momentgen.laws.controlled.predictive import Made, OfOutput
-from momentgen.laws.controlled.questions import each_by_itself
+from momentgen.laws.controlled.predictive import OfOutput, each_by_itself
 from momentgen.laws.controlled.runs import BLOCK, Runs, reach
 from momentgen.laws.controlled.shares import Contributions
 from momentgen.laws.controlled.state import OtherFactsError

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Estimate, Rows, relative_error, tails, with_unseen
+from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
-from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, left_out
+from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.network import Network
-from momentgen.laws.controlled.predictive import Made, OfOutput
+from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.nests import Nest, held_by_objects
 from momentgen.laws.notes import note_and_warn

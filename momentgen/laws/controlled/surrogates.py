@@ -3,14 +3,14 @@
 A surrogate is a smooth function of standard normal values, plus a remainder that is independent of it.  Of draws the
 smooth part is the linear part, whose law is known, with a bend: the remainder's regression on its Hermite polynomials.
 At cubature nodes it interpolates one noisy value, and is a polynomial of several.  The remainder is what the smooth
-part leaves of a row.  Quantiles are those of draws.
+part leaves of a row.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Rows, fitted
 
-__all__ = ["Surrogate", "at", "below", "lower_tail", "merged", "of_nodes", "of_rows", "without_groups"]
+__all__ = ["Surrogate", "merged", "of_nodes", "of_rows", "without_groups"]
 
 #: groups of pairs of rows that are left out in turn
 _GROUPS: Final = 8
@@ -26,8 +26,6 @@ _GROUPS: Final = 8
 _DEGREES: Final = {2: 8, 3: 5}
 #: terms of a polynomial, at most, per node
 _TERMS: Final = 0.9
-#: lower tails that are tried for the shortest interval, and those on each side that tell where it is
-_TAILS, _NEAR = 35, 4
 
 
 class Surrogate(NamedTuple):
@@ -221,44 +219,3 @@ def _hermite(t: Tensor) -> tuple[Tensor, Tensor]:
 def _bent(t: Tensor, bend: Tensor) -> Tensor:
     second, third = _hermite(t)
     return bend[0] * second + bend[1] * third
-
-
-# ---------------------------------------------------------------------- draws
-
-
-def below(place: Tensor, values: Tensor) -> Tensor:
-    """1 for each value that is at a place or below, else 0."""
-    return (values <= place).double()
-
-
-def at(ordered: Tensor, probability: Tensor) -> Tensor:
-    """Quantiles of ordered draws, between which they are interpolated."""
-    place = (probability.expand(ordered.shape[1:]) * len(ordered) - 0.5).nan_to_num().clamp(0, len(ordered) - 1)
-    first = place.long()
-    lower = ordered.gather(0, first[None])[0]
-    upper = ordered.gather(0, (first + 1).clamp_max(len(ordered) - 1)[None])[0]
-    return lower + (place - first) * (upper - lower)
-
-
-def lower_tail(
-    sets: Sequence[Tensor], drawn: Tensor, others: list[Tensor], level: float, factor: float
-) -> tuple[Tensor, Tensor]:
-    """The probability below the shortest interval of each output, and its error; widths are a parabola nearby."""
-    near = torch.arange(-_NEAR, _NEAR + 1, dtype=torch.float64)[:, None, None]
-    square = near.square() - near.square().mean()
-
-    def smooth(part: Tensor) -> Tensor:  # tails are denser near the ends, where widths are steep
-        return (1 - level) * part.square() * (3 - 2 * part)
-
-    def found(values: Tensor) -> Tensor:
-        ordered, tails = values.sort(0).values, smooth(torch.linspace(0, 1, _TAILS, dtype=torch.float64))
-        every = torch.stack([at(ordered, tail + level) - at(ordered, tail) for tail in tails])
-        middle = every.argmin(0).clamp(_NEAR, _TAILS - 1 - _NEAR)
-        some = every.gather(0, middle + near.long())
-        bend, slope = (some * square).sum(0) / square.square().sum(), (some * near).sum(0) / near.square().sum()
-        lowest = torch.where(bend > 0, -slope / (2 * bend), 0).clamp(-_NEAR, _NEAR)
-        return smooth((middle + lowest) / (_TAILS - 1))
-
-    own = torch.stack([found(part) for part in sets]).var(0) / len(sets)
-    apart = torch.stack([found(one) for one in others]).var(0, correction=0) if others else own
-    return found(drawn), (own + factor * apart).sqrt()
