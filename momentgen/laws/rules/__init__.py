@@ -6,6 +6,6 @@ Importing this package registers all.
 
 from __future__ import annotations
 
-from momentgen.laws.rules import attention, elementwise, linear, maxima, movement, noise, norms, products
+from momentgen.laws.rules import attention, elementwise, linear, movement, noise, products, reductions
 
-__all__ = ["attention", "elementwise", "linear", "maxima", "movement", "noise", "norms", "products"]
+__all__ = ["attention", "elementwise", "linear", "movement", "noise", "products", "reductions"]
