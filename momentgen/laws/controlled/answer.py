@@ -213,7 +213,7 @@ class Answer:
         rows, end = self._rows(place), self._outputs.ends[place]
         found = estimated(rows)
         if end is not None:
-            found = softmaxed(found, rows, end.logarithm)
+            found = softmaxed(found, rows)
         elif self._points and not self._runs.draws and not rows.fresh:
             found = by_sequences(found, rows)
         found = with_unseen(found, len(rows.outputs)) if few else found

@@ -2,8 +2,8 @@
 
 A softmax at the end is applied to the normal law of the logits, or sampled where that is further off.  Normal logits
 have what sampling knows least, the tails.  Logits that are linear in the noise are normal.  Others need not be: by how
-much the answers of the two ways differ beyond chance is an error of the first.  A logarithm has no such tails, and is
-sampled.
+much the answers of the two ways differ beyond chance is an error of the first.  A log-softmax has no such tails, and is
+a function as any other.
 """
 
 from __future__ import annotations
@@ -51,14 +51,12 @@ class Softmax(NamedTuple):
         out: its result.
         logits: what it is taken of.
         dim: the dimension of the classes.
-        logarithm: whether it is a log softmax.
         again: computes the result once more.
     """
 
     out: Tensor
     logits: Tensor
     dim: int
-    logarithm: bool
     again: Callable[[], Tensor]
 
     def is_unchanged(self) -> bool:
@@ -67,33 +65,32 @@ class Softmax(NamedTuple):
         return bool(((again == self.out) | (again.isnan() & self.out.isnan())).all())
 
 
-def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
-    """Moments of the softmax, or of its logarithm, of normal logits.
+def softmaxed(logits: Estimate, rows: Rows) -> Estimate:
+    """Moments of the softmax of normal logits.
 
     Args:
         logits: moments, of two classes or more in the last dimension.
         rows: what they were estimated from, for the errors.
-        logarithm: whether it is a log softmax.
     """
     pairs = (len(rows.outputs) - rows.fresh) // 2
     if pairs < 3:
-        return estimated(rows_of_softmax(rows, logarithm))
+        return estimated(rows_of_softmax(rows))
     classes = logits.mean.shape[-1]
     halves = standard_points(classes), standard_points(classes) @ rotation(classes, 0)
     points = torch.cat(halves)
-    values = _values(logits.mean, _covariance(logits), logarithm, points)
+    values = _values(logits.mean, _covariance(logits), points)
     info = torch.finfo(values.dtype)
     # squares of some class's probabilities, or of their errors, may be below the range
     small = values.detach().amax(-1) < (info.tiny / info.eps) ** 0.5
-    if values.dtype is torch.float32 and not logarithm and bool(small.any()):
+    if values.dtype is torch.float32 and bool(small.any()):
         double = Rows(rows.outputs.double(), rows.linear.double(), rows.root.double(), rows.fresh)
-        return softmaxed(Estimate(*map(Tensor.double, logits)), double, logarithm)
+        return softmaxed(Estimate(*map(Tensor.double, logits)), double)
     normal = _with_covariance(values)
     with torch.no_grad():
         few = standard_points(classes, max(_FEW, 4 * classes))
         first, second = (_std_and_mean(part) for part in values.split(len(halves[0]), -1))
         groups = min(pairs, _GROUPS)
-        by_law = _left_out(left_out(rows, groups), logarithm, few)
+        by_law = _left_out(left_out(rows, groups), few)
         # of few points the rare events are too few, which the two halves tell, and what a single point counts for
         errors = [
             _spread(all_but) + away(one, other).square() / 4 + unseen
@@ -103,10 +100,8 @@ def softmaxed(logits: Estimate, rows: Rows, logarithm: bool) -> Estimate:
         if remainder.mean() < _LINEAR:
             unlike = remainder.square() * normal.var / 4  # as if σ changed by half of what is not normal
             return normal._replace(std_error=(errors[0] + unlike).sqrt(), mean_error=(errors[1] + unlike).sqrt())
-    own = rows_of_softmax(rows, logarithm)
+    own = rows_of_softmax(rows)
     sampled = estimated(own)
-    if logarithm:  # it is nearly linear in the logits, and its linear part leaves as little to the rows
-        return sampled
     with torch.no_grad():
         by_draws = left_out(own, groups)
         off, chances = [], []
@@ -162,20 +157,16 @@ def _spread(left_out: Tensor) -> Tensor:
     return (len(left_out) - 1) * away(left_out, left_out.mean(0)).square().mean(0)
 
 
-def rows_of_softmax(rows: Rows, logarithm: bool) -> Rows:
-    """The rows of the probabilities or their logarithms, with the linear part by the rows' mean Jacobian."""
-    outputs = rows.outputs.log_softmax(-1) if logarithm else rows.outputs.softmax(-1)
-    jacobian = mean_jacobian(rows.outputs, logarithm)
+def rows_of_softmax(rows: Rows) -> Rows:
+    """The rows of the probabilities, with the linear part by the rows' mean Jacobian."""
+    jacobian = mean_jacobian(rows.outputs)
     linear = (rows.linear.movedim(0, 1) @ jacobian.mT).movedim(1, 0)
-    return Rows(outputs, linear, rows.root @ jacobian.mT, rows.fresh)
+    return Rows(rows.outputs.softmax(-1), linear, rows.root @ jacobian.mT, rows.fresh)
 
 
-def mean_jacobian(logits: Tensor, logarithm: bool) -> Tensor:
-    """Derivatives of the probabilities or their logarithms on average over rows of logits, shape ``(batch, K, K)``."""
+def mean_jacobian(logits: Tensor) -> Tensor:
+    """Derivatives of the probabilities on average over rows of logits, shape ``(batch, K, K)``."""
     probabilities = logits.softmax(-1)
-    if logarithm:
-        mean = probabilities.mean(0)[:, None]
-        return torch.eye(mean.shape[-1]).to(mean) - mean
     products = torch.einsum("rbk,rbl->bkl", probabilities, probabilities) / len(probabilities)
     return probabilities.mean(0).diag_embed() - products
 
@@ -185,11 +176,11 @@ def _covariance(given: Estimate) -> Tensor:
     return (covariance + covariance.mT) / 2
 
 
-def _values(mean: Tensor, covariance: Tensor, logarithm: bool, points: Tensor) -> Tensor:
+def _values(mean: Tensor, covariance: Tensor, points: Tensor) -> Tensor:
     """The softmax of normal logits at standard normal points, shape ``(..., K, points)``."""
     # Along a last dimension of few classes torch's softmax takes sixteen times as long.
     logits = mean[..., None] + matrix_root(covariance)[0].mT @ points.to(mean.device, mean.dtype).T
-    return logits.log_softmax(-2) if logarithm else logits.softmax(-2)
+    return logits.softmax(-2)
 
 
 def _with_covariance(values: Tensor) -> Estimate:
@@ -206,7 +197,7 @@ def _std_and_mean(values: Tensor) -> tuple[Tensor, Tensor]:
     return away(values, centre[..., None]).square().mean(-1).sqrt(), centre
 
 
-def _left_out(logits: list[Estimate], logarithm: bool, points: Tensor) -> tuple[Tensor, Tensor]:
+def _left_out(logits: list[Estimate], points: Tensor) -> tuple[Tensor, Tensor]:
     """Standard deviations and means of the softmax with each group left out, shape ``(groups, batch, K)``.
 
     Roots of many small matrices cost a GPU as much as one, and so do a CPU's calls.
@@ -214,7 +205,7 @@ def _left_out(logits: list[Estimate], logarithm: bool, points: Tensor) -> tuple[
     mean, covariance = torch.stack([one.mean for one in logits]), torch.stack(list(map(_covariance, logits)))
     together = max(1, _TOGETHER // (len(points) * mean[0].numel()))
     pairs = zip(mean.split(together), covariance.split(together), strict=True)
-    stds, means = zip(*(_std_and_mean(_values(*pair, logarithm, points)) for pair in pairs), strict=True)
+    stds, means = zip(*(_std_and_mean(_values(*pair, points)) for pair in pairs), strict=True)
     return torch.cat(stds), torch.cat(means)
 
 
@@ -337,16 +328,9 @@ class Outputs:
         self, place: int, make: Callable[[slice], Made], further: Callable[[int], int] | None = None
     ) -> OfOutput:
         """The distribution of an output; see :class:`OfOutput`."""
-        leaf, end = self.rows[0][place], self.ends[place]
-        softmax = None if end is None else (torch.log_softmax if end.logarithm else torch.softmax)
-        return OfOutput(
-            leaf.shape,
-            self._dtype(place),
-            self.batched(place),
-            make,
-            None if softmax is None else functools.partial(softmax, dim=-1),
-            further,
-        )
+        end = None if self.ends[place] is None else functools.partial(torch.softmax, dim=-1)
+        shape, dtype = self.rows[0][place].shape, self._dtype(place)
+        return OfOutput(shape, dtype, self.batched(place), make, end, further)
 
     def with_moments(
         self, estimates: dict[int, Estimate], predictives: dict[int, OfOutput], weight: Tensor | None = None

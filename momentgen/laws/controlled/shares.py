@@ -73,9 +73,9 @@ class Contributions:
         values, moved, root = (part.detach().double() for part in known)
         rows = Rows(values, moved, root, linear.fresh)
         self._jacobian: Tensor | None = None
-        if (end := outputs.ends[place]) is not None:
-            self._jacobian = mean_jacobian(rows.outputs, end.logarithm)
-            rows = rows_of_softmax(rows, end.logarithm)
+        if outputs.ends[place] is not None:
+            self._jacobian = mean_jacobian(rows.outputs)
+            rows = rows_of_softmax(rows)
         found = fitted(rows)
         self._gamma, self._mean = found.gamma, found.mean
 

@@ -223,12 +223,12 @@ class Slopes(TorchFunctionMode):
 
     def _softmax(self, entry: Entry | None, out: Any, function: Any, args: Any, kwargs: Any) -> None:
         """Remember of what a result is the softmax: it may be the network's."""
-        if entry is None or entry.name not in ("softmax", "log_softmax"):
+        if entry is None or entry.name != "softmax":
             return
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         if isinstance(out, Tensor) and isinstance(dim, int):
             again = functools.partial(function, *args, **kwargs)
-            self.softmaxes[id(out)] = Softmax(out, args[0], dim, entry.name == "log_softmax", again)
+            self.softmaxes[id(out)] = Softmax(out, args[0], dim, again)
 
 
 def _without(value: Any) -> Any:
