@@ -34,24 +34,10 @@ from momentgen.nn.normalize import (
 globals().update(LAYERS)
 
 __all__ = [
-    "AnalyticNormalization",
-    "BowTie",
-    "InjectedNoise",
-    "LogisticBernoulli",
-    "Module",
-    "ModuleDict",
-    "ModuleList",
-    "Normalize",
-    "ProbitBernoulli",
-    "Sequential",
-    "functional",
-    "initialise_analytically",
-    "moments",
-    "propagate_statistics",
-    "set_method",
-    "set_variant",
-    *LAYERS,
-]
+    "AnalyticNormalization", "BowTie", "InjectedNoise", "LogisticBernoulli", "Module", "ModuleDict", "ModuleList",
+    "Normalize", "ProbitBernoulli", "Sequential", "functional", "initialise_analytically", "moments",
+    "propagate_statistics", "set_method", "set_variant", *LAYERS,
+]  # fmt: skip
 
 if TYPE_CHECKING:  # layers are made of torch's classes
 

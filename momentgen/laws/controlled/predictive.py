@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Final
@@ -57,13 +58,16 @@ class OfOutput:
     ) -> None:
         self.shape, self._size, self._dtype, self._independent = shape, shape, dtype, independent
         self._make, self._end, self._further = make, end or (lambda values: values), further
-        self._by = Expectations(self._end, independent)
         self.contributions: Callable[[], Any] | None = None
         self.joined = False
         #: the indices of what is asked, one after another
         self._places: tuple[Any, ...] = ()
         self._batch = shape[0] if independent else 1
         self._values = math.prod(shape) // max(self._batch, 1)
+
+    @functools.cached_property
+    def _by(self) -> Expectations:
+        return Expectations(self._end, self._independent)
 
     # ------------------------------------------------------------- questions
 
