@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from momentgen import laws as laws
     from momentgen import nn as nn
     from momentgen import runtime as runtime
-    from momentgen.laws.border import method
     from momentgen.laws.budget import budget
     from momentgen.laws.convert import convert, propagate
     from momentgen.laws.debug import debug
+    from momentgen.laws.methods import method
     from momentgen.laws.noisy_values import noisy
     from momentgen.laws.support import support
     from momentgen.laws.values import joint

@@ -21,10 +21,10 @@ from momentgen.inference.affine import Affine, Noise
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal, Prior
 from momentgen.inference.trained import Trained
-from momentgen.laws.border import current_method, entered, inside, method, set_method
+from momentgen.laws.border import entered, inside, set_method
 from momentgen.laws.convert import convert
 from momentgen.laws.draws import Reads
-from momentgen.laws.methods import ALL
+from momentgen.laws.methods import ALL, current_method, method
 from momentgen.laws.nests import Kept, leaves_of, mapped
 from momentgen.laws.twins import held_by, is_torchs_own, twin
 from momentgen.laws.weights import once_in_a_run

@@ -15,8 +15,8 @@ from momentgen.errors import InputError
 from momentgen.inference.gamma import positive
 from momentgen.inference.likelihood import Likelihood
 from momentgen.inference.normal_expectations import log_mean_exp, mean_at_nodes
-from momentgen.laws.values import readable
 from momentgen.runtime import Moments
+from momentgen.runtime.inputs import readable
 
 #: the largest logarithm of a mean of which counts are drawn
 _MOST = 36.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
-from momentgen.laws.border import method
+from momentgen.laws.methods import method
 from momentgen.laws.nests import Kept
 from momentgen.runtime import Moments
 

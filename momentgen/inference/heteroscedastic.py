@@ -18,8 +18,8 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.likelihood import Gaussian, Likelihood
 from momentgen.inference.normal_expectations import at_nodes, log_ndtr, mean_at_nodes
-from momentgen.laws.values import readable
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import readable
 
 _LOG_2_PI = math.log(2 * math.pi)
 

@@ -28,9 +28,10 @@ from momentgen.errors import InputError
 from momentgen.inference.gamma import Gamma, positive
 from momentgen.inference.normal_expectations import log_mean_sigmoid, log_ndtr, mean_at_nodes
 from momentgen.laws.numerics.quadrature import normal_points
-from momentgen.laws.values import as_moments, readable
+from momentgen.laws.values import as_moments
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 from momentgen.runtime import JointMoments, Moments
+from momentgen.runtime.inputs import readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float

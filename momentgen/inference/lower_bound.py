@@ -20,10 +20,9 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.likelihood import Likelihood
-from momentgen.laws.border import current_method
-from momentgen.laws.methods import ALL
-from momentgen.laws.values import readable
+from momentgen.laws.methods import ALL, current_method
 from momentgen.runtime import Moments
+from momentgen.runtime.inputs import readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Shaped

@@ -20,7 +20,7 @@ from momentgen.errors import InputError
 from momentgen.inference.bayesian_network import BayesianNetwork
 from momentgen.inference.likelihood import Gaussian, Likelihood
 from momentgen.inference.lower_bound import elbo
-from momentgen.laws.border import Method, method
+from momentgen.laws.methods import Method, method
 from momentgen.progress import progress_bar
 from momentgen.runtime.one_thread import one_thread
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from momentgen.laws import rules as rules  # registers the rules
 from momentgen.laws.activations import ACTIVATIONS, activation, register_activation
-from momentgen.laws.border import Border, inside, method, run, set_method
+from momentgen.laws.border import Border, inside, run, set_method
 from momentgen.laws.controlled import propagate as _controlled  # noqa: F401 - registers the method
 from momentgen.laws.convert import convert, propagate
 from momentgen.laws.diagonal import Diagonal, Point, diagonal, point
 from momentgen.laws.law import Law
-from momentgen.laws.methods import TrainingModeWarning
+from momentgen.laws.methods import TrainingModeWarning, method
 from momentgen.laws.noisy_values import noisy
 from momentgen.laws.notes import AccuracyWarning, listening
 from momentgen.laws.values import as_moments, certain, draw, joint, lower

@@ -25,11 +25,6 @@ from momentgen.laws.table import Entry, names
 from momentgen.runtime import Op
 from momentgen.runtime.learned import Rescaled
 
-__all__ = [
-    "ACTIVATIONS", "BY_FUNCTION", "INTEGRATED", "REGISTERED", "UNDEFINED", "Activation", "activation",
-    "register_activation",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Activation:

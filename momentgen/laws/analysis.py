@@ -24,8 +24,6 @@ from momentgen.laws.numerics.quadrature import GRADED, elsewhere, quadrature
 from momentgen.laws.table import TABLE, names
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["CLOSED", "Code", "is_defined", "moments", "root_of_affine"]
-
 #: (name, arguments, keyword arguments) of each step; ("value", 0) is the program's own, ("value", k) that of step k
 Steps = tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
 

@@ -38,7 +38,6 @@ from momentgen.laws.methods import (
     chosen,
     current_method,
     known,
-    method,
 )
 from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.twins import OUTSIDE, check_flags
@@ -47,8 +46,6 @@ from momentgen.laws.weights import RUN
 from momentgen.runtime import Moments
 from momentgen.runtime.dynamo import graph_break, keep_order_of_products
 from momentgen.runtime.inputs import has_elements, kind
-
-__all__ = ["Border", "Method", "current_method", "entered", "inside", "method", "run", "set_method"]
 
 #: methods that run a network several times, in eager mode: of the network (for errors), its code, and its arguments
 PROPAGATIONS: dict[str, Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]] = {}

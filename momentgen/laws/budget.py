@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from jaxtyping import Shaped
     from matplotlib.axes import Axes
 
-__all__ = ["budget"]
-
 #: noisy values that have a row of their own where nobody says otherwise
 _VALUES: Final = 32
 #: groups that are told apart by draws

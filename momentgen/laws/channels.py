@@ -20,8 +20,6 @@ from momentgen.laws.rules.linear import bind, bind_norm, for_each
 from momentgen.laws.table import Entry
 from momentgen.runtime import Moments
 
-__all__ = ["Channels", "channels"]
-
 
 @register_pytree
 class Channels(Diagonal):

@@ -11,15 +11,13 @@ from typing import Any, Final
 import torch
 
 from momentgen.errors import InputError, UnsupportedError
-from momentgen.laws.border import Border, Method, behind_border, set_method
+from momentgen.laws.border import Border, behind_border, set_method
 from momentgen.laws.law import Law
-from momentgen.laws.methods import Accuracy, asked
+from momentgen.laws.methods import Accuracy, Method, asked
 from momentgen.laws.nests import held_by_function, hidden, leaves_of
 from momentgen.laws.notes import DEFAULT_INSTEAD
 from momentgen.laws.twins import twin
 from momentgen.runtime import Moments
-
-__all__ = ["Function", "convert", "parameters", "propagate"]
 
 
 class Function(torch.nn.Module):

@@ -29,8 +29,6 @@ from momentgen.laws.table import KINDS, Entry
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import least, readable
 
-__all__ = ["debug", "inspect", "refuse"]
-
 _on: ContextVar[bool] = ContextVar("momentgen_debug")
 active: Any = seen_by_compiler(_on)
 

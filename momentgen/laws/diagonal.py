@@ -30,12 +30,6 @@ from momentgen.runtime.inputs import HALVES
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = [
-    "RESHAPES", "Diagonal", "Point", "all_replaced", "diagonal", "dims_of", "is_random", "made", "mean_of", "moved",
-    "moved_part", "of_numbers", "pair", "point", "rebuilt", "register_pytree", "replaced", "tensor_of", "tensors_of",
-    "var_of",
-]  # fmt: skip
-
 
 def replaced(value: Any, change: Callable[[Law], Any]) -> Any:
     """``change`` of a law, tuples and lists item by item; anything else as it is."""

@@ -33,8 +33,6 @@ from momentgen.laws.notes import unsupported
 from momentgen.laws.table import METHODS, TABLE, Entry
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["OVERWRITTEN", "RECORDING", "call", "dispatch", "explained"]
-
 #: functions that change a tensor's shape in place, as ``unsqueeze_``
 _RESHAPED = frozenset(["squeeze", "unsqueeze", "transpose", "t", "swapaxes", "swapdims"])
 

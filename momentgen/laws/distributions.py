@@ -24,9 +24,6 @@ from momentgen.laws.numerics.root import balanced_root
 from momentgen.runtime import DistributedMoments, JointMoments, Moments
 from momentgen.runtime.inputs import HALVES, least, readable
 
-__all__ = ["Elements", "refuse_lost", "student_quantile", "with_distribution"]
-
-
 _NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
 _SYMMETRIC = (*_NORMAL, td.Laplace, td.StudentT, td.Uniform)

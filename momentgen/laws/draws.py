@@ -31,8 +31,6 @@ from momentgen.laws.notes import place, unsupported
 from momentgen.laws.rules import noise as moments_of_noise
 from momentgen.laws.table import METHODS, TABLE, list_for_compile
 
-__all__ = ["STARTED", "Draws", "Reads", "TracedDraws"]
-
 #: properties of a tensor that have its values; the others are its form
 _VALUES: Final = frozenset(("data", "T", "mT", "H", "mH", "real", "imag"))
 

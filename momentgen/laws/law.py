@@ -26,8 +26,6 @@ from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.notes import COMPLEX_INSTEAD, place, unsupported
 from momentgen.laws.table import Entry
 
-__all__ = ["History", "Later", "Law", "MomentsOf", "Rule", "laws_in", "new_law", "remember", "rule", "rule_of"]
-
 #: mean and variance of a function of one value, from those of the value
 MomentsOf = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 

@@ -23,11 +23,6 @@ from momentgen.laws.values import draw
 from momentgen.laws.weights import WeightOf, controlled_weight, drawn_weight, independent_weight, local
 from momentgen.runtime import JointMoments, Moments
 
-__all__ = [
-    "ALL", "CURRENT", "DEFAULT", "TRACING", "Accuracy", "Method", "TrainingModeWarning", "accuracy", "asked", "by_flag",
-    "chosen", "current_method", "known", "method",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Propagation:

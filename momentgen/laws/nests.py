@@ -32,12 +32,6 @@ from momentgen.errors import InputError
 from momentgen.laws.law import Law
 from momentgen.runtime import Moments
 
-__all__ = [
-    "Kept", "Nest", "flattened", "held_by_function", "held_by_objects", "hidden", "leaves_of", "mapped", "same",
-    "tensors_in",
-]  # fmt: skip
-
-
 #: a function of one value of a nest
 Function = Callable[[Any], Any]
 

@@ -22,8 +22,6 @@ from momentgen.runtime.inputs import HALVES, readable
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["noisy"]
-
 
 @runtime_checkable
 class Frame(Protocol):

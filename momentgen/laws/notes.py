@@ -19,11 +19,6 @@ from momentgen.errors import UnsupportedError
 from momentgen.extras import SITE
 from momentgen.laws.table import Entry, names
 
-__all__ = [
-    "COMPLEX_INSTEAD", "DEFAULT_INSTEAD", "AccuracyWarning", "are_heard", "cannot_become", "listening", "note",
-    "note_and_warn", "note_fast_path", "overheard", "place", "seen_by_compiler", "unsupported", "warn_once", "within",
-]  # fmt: skip
-
 
 class within:  # noqa: N801 - a context manager, named as it is used
     """Within the context the variable has the value; a class, which takes a third of a generator's time.

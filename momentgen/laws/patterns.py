@@ -30,8 +30,6 @@ from momentgen.laws.programs import (
 )
 from momentgen.laws.table import Entry
 
-__all__ = ["made_by", "pattern", "scaled", "variance"]
-
 
 def pattern(entry: Entry, a: Any, b: Any) -> Any:
     """``a`` and ``b`` combined by arithmetic, if a pattern is recognised; else None."""

@@ -23,11 +23,6 @@ from momentgen.laws.law import DEPTH, History, Later, Law, laws_in, new_law, ver
 from momentgen.laws.notes import are_heard, note
 from momentgen.laws.table import TABLE, Entry, names
 
-__all__ = [
-    "CHOICES", "EXPANSIONS", "IDENTITIES", "alike", "applied", "integrated", "note_if_related", "own_programs_of",
-    "programs_of", "reshapes", "same_value",
-]  # fmt: skip
-
 #: functions that choose, by a mask, among the values of one place
 CHOICES = frozenset(names("where masked_fill"))
 #: movements that leave every value in its place

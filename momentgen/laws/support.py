@@ -9,8 +9,6 @@ from momentgen.laws.law import Law, rule_of
 from momentgen.laws.table import KINDS
 from momentgen.laws.weights import Weight, refused
 
-__all__ = ["support"]
-
 LAWS: tuple[type[Law], ...] = (Point, Diagonal, Channels, Weight)
 
 

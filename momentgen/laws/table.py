@@ -21,8 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["KINDS", "METHODS", "TABLE", "Entry", "list_for_compile", "names", "register"]
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Entry:

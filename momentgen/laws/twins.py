@@ -20,8 +20,6 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-__all__ = ["OUTSIDE", "check_flags", "held_by", "is_compiled", "is_torchs_own", "twin"]
-
 #: path of a module -> names of the attributes through which it holds parts of the network
 Held = Mapping[str, Iterable[str]]
 #: name of a twin's attribute: (plain part, the twin's) of those that something outside of the network leads to

@@ -26,11 +26,6 @@ from momentgen.runtime.inputs import DTYPES, HALVES, alike, autocast_in_force, h
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = [
-    "as_moments", "by_example", "certain", "check", "described", "draw", "joint", "lower", "readable", "remembered",
-    "with_sources",
-]  # fmt: skip
-
 _joint: ContextVar[bool] = ContextVar("momentgen_joint")
 _seen: Any = seen_by_compiler(_joint)
 

@@ -25,11 +25,6 @@ from momentgen.laws.rules.linear import bind, is_linear_map, noise_of_weight
 from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
-__all__ = [
-    "ROW", "RUN", "Between", "Computed", "Local", "Weight", "WeightOf", "controlled_weight", "drawn_weight",
-    "independent_weight", "local", "once_in_a_run", "refused",
-]  # fmt: skip
-
 #: compute a tensor when it is needed, and covariances of neighbours, where elements have some
 Computed = Callable[[], Tensor]
 Between = Callable[[], Tensor | None]

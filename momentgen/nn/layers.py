@@ -30,12 +30,6 @@ from momentgen.laws.values import as_moments
 from momentgen.runtime import Moments, Op
 from momentgen.runtime.inputs import DTYPES
 
-__all__ = [
-    "LAYERS", "BowTie", "InjectedNoise", "Layer", "LogisticBernoulli", "Module", "ProbitBernoulli", "Sequential",
-    "set_variant",
-]  # fmt: skip
-
-
 _DIMENSIONS = names(
     "Conv ConvTranspose BatchNorm InstanceNorm AvgPool MaxPool AdaptiveAvgPool AdaptiveMaxPool ConstantPad "
     "ZeroPad ReflectionPad ReplicationPad CircularPad"

@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.border import Method, method
 from momentgen.laws.controlled.facts import facts_of
 from momentgen.laws.controlled.network import InputNoise, Network
 from momentgen.laws.convert import convert
 from momentgen.laws.law import Law
+from momentgen.laws.methods import Method, method
 from momentgen.laws.nests import Kept, flattened
 from momentgen.laws.values import as_moments, draw
 from momentgen.progress import progress_bar
 from momentgen.runtime import JointMoments, Moments
-
-__all__ = ["MonteCarlo", "RunningMoments", "moments", "monte_carlo"]
 
 
 class RunningMoments:

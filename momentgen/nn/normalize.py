@@ -26,8 +26,6 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-__all__ = ["AnalyticNormalization", "Normalize", "initialise_analytically", "propagate_statistics"]
-
 
 class Normalize(Layer, torch.nn.Module):
     """``(x - mean) / std · weight + bias`` by the data set's propagated statistics, one per channel.

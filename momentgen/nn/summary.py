@@ -28,9 +28,6 @@ from momentgen.runtime import Moments
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Table", "summary"]
-
-
 #: an activation's unit is saturated where it passes on less than this part of its input's standard deviation.
 _PASSED_ON = 0.01
 #: draws of a layer where none are asked for

@@ -29,7 +29,7 @@ from momentgen.inference import (
 )
 from momentgen.inference.estimators.passes import choose
 from momentgen.inference.linear import LinearPosterior
-from momentgen.laws.border import method
+from momentgen.laws.methods import method
 
 _BY_LAYER: Any = {"hidden": (50,) * 4, "passes": 20}
 

@@ -11,8 +11,7 @@ from sampling import ERRORS, N
 from torch import Tensor, nn
 
 from momentgen import Moments
-from momentgen.laws.border import current_method
-from momentgen.laws.methods import ALL
+from momentgen.laws.methods import ALL, current_method
 
 
 def random_weight(

@@ -16,7 +16,7 @@ from torch_networks import encoder_layer
 import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.laws.border import current_method
+from momentgen.laws.methods import current_method
 
 
 class Run(nn.Module):

@@ -19,7 +19,7 @@ from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.training import seeded
 from momentgen.inference.tridiagonal import Tridiagonal
-from momentgen.laws.border import Method
+from momentgen.laws.methods import Method
 from momentgen.runtime import Moments
 
 

@@ -27,7 +27,7 @@ from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Lik
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal
 from momentgen.inference.training import Trainer, seeded
-from momentgen.laws.border import Method
+from momentgen.laws.methods import Method
 from momentgen.runtime import Moments
 
 #: rows of which predictions are made at once

@@ -18,8 +18,7 @@ from momentgen.inference.estimators.held_out import Calibration, Parts
 from momentgen.inference.estimators.network import Classification, Regression, Variational
 from momentgen.inference.estimators.regressor import BayesianRegressor
 from momentgen.inference.posterior import MeanField, Posterior
-from momentgen.laws.border import Method, method
-from momentgen.laws.methods import accuracy
+from momentgen.laws.methods import Method, accuracy, method
 from momentgen.laws.notes import AccuracyWarning
 from momentgen.runtime import Moments
 

@@ -37,8 +37,6 @@ from momentgen.laws.notes import note, note_and_warn
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["Answer", "linear_alone"]
-
 #: by the number of rows that there are at least: how many times as many may follow before errors are looked at again
 _MORE: Final = ((64, 3), (0, 1))
 #: with fewer outputs in all, one block of rows may tell next to nothing by chance, as when all draws are small

@@ -27,8 +27,6 @@ from momentgen.laws.controlled.state import Call, Phase, Source, State, drawn_be
 from momentgen.laws.table import names
 from momentgen.laws.weights import Between, Computed
 
-__all__ = ["Common"]
-
 #: values that the per-example gradients of all noise in common may have together
 LARGEST: Final = 2**25
 #: functions of each value by itself that are of no kind where all are

@@ -39,9 +39,6 @@ from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["at_points", "by_cubature", "by_sequences", "roots_of"]
-
-
 #: orders of the product rules, by the number of noisy values
 _ORDERS: Final = {2: (4, 6, 8, 10), 3: (2, 3, 4, 5)}
 #: intervals of the trapezoidal rules: no step is a multiple of another, as those of a function that rounds may be

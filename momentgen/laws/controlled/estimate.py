@@ -22,12 +22,6 @@ from momentgen.laws.controlled.linear import Halves, Products, coefficients, fre
 from momentgen.laws.numerics.root import scale_of
 from momentgen.runtime import norms
 
-__all__ = [
-    "Estimate", "Rows", "apart_from_others", "away", "estimated", "fitted", "left_out", "relative_error", "tails",
-    "with_reach", "with_unseen",
-]  # fmt: skip
-
-
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
 _WILD: Final = 1e3
 #: by how much errors are widened where few pairs make most of a standard deviation: such pairs may as well be missing

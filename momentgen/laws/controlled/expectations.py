@@ -18,8 +18,6 @@ from torch import Tensor
 from momentgen.laws.controlled.surrogates import Surrogate
 from momentgen.laws.numerics.quadrature import rotation, sobol
 
-__all__ = ["HELD", "LEAST", "SETS", "Expectations", "Function", "Made", "lower_tail"]
-
 #: values that are held at once, and how many draws an output has at least and at most
 HELD, LEAST, _MOST = 2**24, 1024, 2**15
 #: sets of quasi-random draws, whose difference is the draws' own error

@@ -29,8 +29,6 @@ from momentgen.laws.nests import Kept, leaves_of, same, tensors_in
 from momentgen.laws.table import TABLE, names
 from momentgen.laws.twins import is_compiled
 
-__all__ = ["Facts", "Watch", "close", "facts_of", "halves", "mixed"]
-
 #: rows of a stack, at most
 _ROWS: Final = 64
 #: bytes of a stack's widest tensor: beyond it leaves a CPU's cache, and costs more than rows one by one

@@ -18,9 +18,6 @@ from momentgen.laws.controlled.state import Source
 from momentgen.laws.notes import note
 from momentgen.laws.numerics.root import balanced_root, eigh, scale_of, square_root
 
-__all__ = ["OUTPUTS", "Halves", "Linear", "Products", "coefficients", "freedom", "over", "remainder"]
-
-
 #: up to so many outputs of an example each has a row of A; of more, the directions in which the first rows lie
 OUTPUTS: Final = 64
 #: numbers of derivatives up to which A has a row for each of any number of outputs, all of one example

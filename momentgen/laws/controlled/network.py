@@ -18,15 +18,13 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from momentgen.errors import InputError
-from momentgen.laws.border import Method, entered, method, run
+from momentgen.laws.border import entered, run
 from momentgen.laws.convert import Function
-from momentgen.laws.methods import CURRENT
+from momentgen.laws.methods import CURRENT, Method, method
 from momentgen.laws.nests import Kept, Nest, flattened, leaves_of
 from momentgen.laws.numerics.root import square_root
 from momentgen.laws.weights import ROW, WeightOf
 from momentgen.runtime import JointMoments, Moments
-
-__all__ = ["BESIDE", "PAIRED_ROWS", "Given", "InputNoise", "Network"]
 
 #: what counts as a number that is no tensor
 _NUMBERS: Final = (bool, int, float, complex, np.ndarray, np.generic)

@@ -29,9 +29,6 @@ from momentgen.laws.numerics.root import balanced_root, matrix_root
 from momentgen.runtime import JointMoments
 from momentgen.runtime.inputs import HALVES
 
-__all__ = ["Outputs", "Softmax", "mean_jacobian", "rows_of_softmax", "softmaxed"]
-
-
 #: quasi-random points of each answer of the jackknife, of which differences alone count
 _FEW = 128
 #: groups of pairs that the jackknife leaves out, at most

@@ -19,8 +19,6 @@ from momentgen.laws.notes import note_and_warn
 from momentgen.runtime import JointMoments
 from momentgen.runtime.predicted import Estimated, Interval
 
-__all__ = ["OfOutput", "each_by_itself", "shares_noise"]
-
 #: rows that an accuracy asked for may take
 _ROWS: Final = 2**15
 #: draws that tell whether an event is of one example

@@ -29,8 +29,6 @@ from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.autograd import transformed
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["propagate"]
-
 #: step between the seeds of a batch's parts, so that each draws its own noise
 _NEXT: Final = 15_485_863
 #: noise of less than so many roundings of a value is not drawn well

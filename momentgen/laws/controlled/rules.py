@@ -33,8 +33,6 @@ from momentgen.laws.nests import tensors_in
 from momentgen.laws.rules.noise import channels
 from momentgen.laws.table import names
 
-__all__ = ["MAKES_NOISE", "decides", "drawn", "is_linear", "rule_of"]
-
 
 def rule_of(call: Call) -> Rule | None:
     """The rule of a function that has a random argument; None for what autograd alone knows."""

@@ -19,8 +19,6 @@ from momentgen.laws.controlled.state import OtherFactsError, Phase, Source
 from momentgen.laws.nests import Kept, Nest, flattened
 from momentgen.runtime import JointMoments
 
-__all__ = ["BLOCK", "Runs", "reach"]
-
 #: rows of the first block, and of each that follows
 BLOCK: Final = PAIRED_ROWS
 #: how much larger the noise is that tells how far outputs go which no row has moved

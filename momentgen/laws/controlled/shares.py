@@ -25,8 +25,6 @@ from momentgen.laws.nests import flattened
 from momentgen.runtime import JointMoments
 from momentgen.runtime.one_thread import one_thread
 
-__all__ = ["BY_DRAWS", "Contributions", "Shares"]
-
 #: whether few noisy values are drawn too, whose linear part is then known
 BY_DRAWS: Final[ContextVar[bool]] = ContextVar("momentgen_by_draws", default=False)
 #: rows whose outputs are held together

@@ -28,8 +28,6 @@ from momentgen.laws.notes import note_fast_path
 from momentgen.laws.table import TABLE, Entry
 from momentgen.runtime.autograd import transformed
 
-__all__ = ["Slopes"]
-
 #: functions that differentiate what autograd has seen; of functions computed beside their slopes it sees nothing
 _DIFFERENTIATE: Final = frozenset((torch.autograd.grad, torch.autograd.backward, Tensor.backward))
 

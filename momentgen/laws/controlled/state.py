@@ -14,11 +14,6 @@ from torch import Tensor
 from momentgen.laws.nests import mapped
 from momentgen.laws.table import Entry, names
 
-__all__ = [
-    "Call", "OtherFactsError", "Phase", "Record", "Rule", "Source", "State", "Tangent", "drawn_beside",
-    "has_derivative", "has_kinks", "tangent",
-]  # fmt: skip
-
 #: functions with kinks or jumps, which all rows may be on one side of
 _DECIDING: Final = frozenset(("maximum", "decision"))
 _KINKED: Final = frozenset(

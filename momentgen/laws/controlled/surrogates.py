@@ -18,8 +18,6 @@ from torch import Tensor
 
 from momentgen.laws.controlled.estimate import Rows, fitted
 
-__all__ = ["Surrogate", "merged", "of_nodes", "of_rows", "without_groups"]
-
 #: groups of pairs of rows that are left out in turn
 _GROUPS: Final = 8
 #: total degree of the polynomials, by the number of noisy values

@@ -44,8 +44,6 @@ from momentgen.runtime.autograd import transformed
 from momentgen.runtime.kernel_cache import compile_and_load
 from momentgen.runtime.toolchain import Unavailable, warn_once
 
-__all__ = ["NativeMaximum", "maximum_of", "maximum_of_windows", "native_maximum"]
-
 _Pair = tuple[Tensor, Tensor]
 
 _NUMBERS = ("rows", "windows", "n", "size", "nodes", "threads")

@@ -32,9 +32,6 @@ from momentgen.laws.numerics.maximum_rule import RULES as RULES_OF_C
 from momentgen.laws.numerics.root import at_least, square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["RULES", "legendre", "moments_of"]
-
-
 #: by dtype
 RULES = {torch.float32: RULES_OF_C["float"], torch.float64: RULES_OF_C["double"]}
 _RATIO, _MANY = CONSTANTS["RATIO"], CONSTANTS["MANY"]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["CONSTANTS", "RULES", "definitions"]
-
 
 @dataclass(frozen=True)
 class Rule:

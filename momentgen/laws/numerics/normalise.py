@@ -50,8 +50,6 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import at_least, at_most, square_root
 
-__all__ = ["centred", "l2_normalise", "layer_norm", "rms_norm"]
-
 # The fewest of each with which the errors named above stay within 0.1 %: of 4, 6, 8 and of 3, 4, 5.
 _TOP = 6
 _POINTS = 3

@@ -22,8 +22,6 @@ from momentgen.errors import InputError
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime.dynamo import constant_result
 
-__all__ = ["GRADED", "elsewhere", "normal_points", "quadrature", "rotation", "sobol", "standard_points"]
-
 #: graded nodes reach from minus to plus so many standard deviations: exponentials of wide inputs have their mass there
 _REACH = 11.0
 #: graded nodes of a smooth function, and the nodes of each piece between two cuts

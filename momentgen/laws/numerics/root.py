@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["at_least", "at_most", "balanced_root", "eigh", "matrix_root", "root_of", "scale_of", "square_root"]
-
 
 def at_least(x: Tensor, bound: float) -> Tensor:
     """``x`` where it is at least ``bound``, and the bound elsewhere; NaN stays NaN.

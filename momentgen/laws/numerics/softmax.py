@@ -38,8 +38,6 @@ from torch import Tensor
 from momentgen.generated import logistic_transform, logsigmoid, sigmoid, softplus
 from momentgen.laws.numerics.root import at_least
 
-__all__ = ["log_odds", "log_softmax", "merge", "probabilities", "softmax"]
-
 #: up to so many classes the tree is used: below it is the more accurate, above the self-consistent way
 _TREE = 32
 #: log-odds of rare classes, and of such that never come; a variance from which on sums of order 1 know a difference

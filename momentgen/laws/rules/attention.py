@@ -21,8 +21,6 @@ from momentgen.laws.patterns import made_by, scaled
 from momentgen.laws.programs import CHOICES, Program, programs_of
 from momentgen.laws.table import Entry
 
-__all__ = ["attention", "by_hand", "gram"]
-
 Pair = tuple[Tensor, Tensor | None]
 
 #: logit of a masked key, as in the softmax

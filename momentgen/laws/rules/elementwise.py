@@ -25,8 +25,6 @@ from momentgen.laws.programs import applied, integrated, note_if_related
 from momentgen.laws.table import Entry
 from momentgen.runtime import Op
 
-__all__ = ["quotient", "random_slope", "reciprocal"]
-
 
 @rule(Diagonal, "arithmetic")
 def _arithmetic(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

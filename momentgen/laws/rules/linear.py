@@ -28,11 +28,6 @@ from momentgen.laws.patterns import variance
 from momentgen.laws.table import Entry, names
 from momentgen.runtime.inputs import HALVES
 
-__all__ = [
-    "bilinear_moments", "bind", "bind_norm", "for_each", "is_linear_map", "neighbours", "noise_of_weight", "squared",
-]  # fmt: skip
-
-
 _CONV = names("weight bias stride padding dilation groups")
 _TRANSPOSED = names("weight bias stride padding output_padding groups dilation")
 _AVERAGE = names("kernel_size stride padding ceil_mode count_include_pad divisor_override")

@@ -20,8 +20,6 @@ from momentgen.laws.law import remember, rule
 from momentgen.laws.rules.elementwise import random_slope
 from momentgen.laws.table import Entry, names
 
-__all__ = ["UNIT", "Unit", "active", "channels", "expectation", "moments", "probability", "slopes"]
-
 
 class Unit:
     """Noise of a unit's own, which can be drawn, and whose moments are known."""
