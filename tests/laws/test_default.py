@@ -151,5 +151,5 @@ def test_a_second_call_enters_few_files_and_seldom_goes_from_one_to_another() ->
     sys.setprofile(entered)
     net(x)
     sys.setprofile(None)
-    assert len(files) <= 30, sorted(files)
-    assert len(calls) <= 350
+    assert len(files) <= 28, sorted(files)
+    assert len(calls) <= 315
