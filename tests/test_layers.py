@@ -197,7 +197,9 @@ def test_the_compiler_needs_no_torch() -> None:
 
 #: parts of momentgen.laws from the lowest up; what is not named here stands between ``law`` and ``rules``
 LOWEST = ("table", "notes", "activations")
-HIGHEST = ("rules", "draws", "methods", "border", "convert", "controlled", "budget")
+HIGHEST = (
+    "rules", "channels", "weights", "support", "draws", "methods", "border", "convert", "controlled", "budget",
+)  # fmt: skip
 
 
 def upward(package: str, floor: Callable[[str], int]) -> list[str]:
