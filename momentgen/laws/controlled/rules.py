@@ -199,46 +199,55 @@ def _chosen(call: Call) -> Tangent:
 
 
 def _max_pool(call: Call) -> Rule | None:
-    """A max pool: the share of rows in which each value of a window is its largest."""
+    """A max pool: the share of rows in which each value is its window's largest."""
     dims, x = int(call.name[-2]), call.args[0]
     given = (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1))
     values = (call.argument(place + 1, name, default) for place, (name, default) in enumerate(given))
     sizes, steps, pads, gaps = ((one,) * dims if isinstance(one, int) else tuple(one or ()) for one in values)
+    steps = steps or sizes
     if call.argument(5, "ceil_mode", False) or call.argument(6, "return_indices", False) or not x.numel():
         return None
-    if x.dim() != dims + 2:
-        return None
-    first = 2 - dims  # one dimension of space is the second of two
-    return lambda call: _windows(
-        call, (1,) * first + sizes, (1,) * first + (steps or sizes), (0,) * first + pads, (1,) * first + gaps
-    )
+    if steps == sizes and not any(pads) and set(gaps) == {1}:
+        return lambda call: _tiled(call, dims, sizes)
+    return (lambda call: _windows(call, sizes, steps, pads, gaps)) if dims == 2 and x.dim() == 4 else None
+
+
+def _tiled(call: Call, dims: int, sizes: tuple[int, ...]) -> Tangent:
+    x = call.args[0]
+    call.out, found = getattr(F, f"max_pool{dims}d")(x, sizes, return_indices=True)
+
+    def chosen() -> Tensor:
+        flat = found.reshape(-1, found.shape[-dims:].numel())
+        ones = torch.ones((), dtype=x.dtype, device=x.device).expand(flat.shape)
+        return x.new_zeros(flat.shape[0], x.shape[-dims:].numel()).scatter_(1, flat, ones).view(x.shape)
+
+    share = call.average(chosen)
+    mean = getattr(F, f"avg_pool{dims}d")
+    return lambda: mean(tangent(x) * share(), sizes) * torch.Size(sizes).numel()
 
 
 def _windows(call: Call, sizes: Any, steps: Any, pads: Any, gaps: Any) -> Tangent:
-    """Each window has its own share for each of its places."""
+    """Of windows that overlap, each has its own share for each of its places."""
     x, count = call.args[0], torch.Size(sizes).numel()
-    image = x if x.dim() == 4 else x.unsqueeze(2)
-    out, found = F.max_pool2d(image, sizes, steps, pads, gaps, return_indices=True)
-    call.out = out if x.dim() == 4 else out.squeeze(2)
+    call.out, found = F.max_pool2d(x, sizes, steps, pads, gaps, return_indices=True)
 
     def chosen() -> Tensor:
         size = torch.arange(max(found.shape), device=x.device)
         starts = [size[:length] * step - pad for length, step, pad in zip(found.shape[2:], steps, pads, strict=True)]
-        wide = image.shape[3]
-        row, column = (found // wide - starts[0][:, None]) // gaps[0], (found % wide - starts[1]) // gaps[1]
+        row, column = (found // x.shape[3] - starts[0][:, None]) // gaps[0], (found % x.shape[3] - starts[1]) // gaps[1]
         return F.one_hot(row * sizes[1] + column, count).to(x.dtype).movedim(-1, 2)
 
     share = call.average(chosen)
 
     def tangents() -> Tensor:
-        columns = F.unfold(tangent(x).view(image.shape), sizes, gaps, pads, steps)
-        return (columns.view(*x.shape[:2], count, *found.shape[2:]) * share()).sum(2).view(call.out.shape)
+        columns = F.unfold(tangent(x), sizes, gaps, pads, steps)
+        return (columns.view(*x.shape[:2], count, *found.shape[2:]) * share()).sum(2)
 
     return tangents
 
 
 _BY_NAME: Final[dict[str, Callable[[Call], Rule | None]]] = {
-    **dict.fromkeys((f"max_pool{d}d" for d in (1, 2)), _max_pool),
+    **dict.fromkeys((f"max_pool{d}d" for d in (1, 2, 3)), _max_pool),
     **dict.fromkeys(names("where masked_fill maximum minimum fmax fmin"), _choice),
     **dict.fromkeys(names("layer_norm group_norm"), _norm),
 }
