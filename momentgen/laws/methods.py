@@ -35,8 +35,6 @@ class Propagation:
         weight: what stands for a random parameter.
         draws: what becomes of draws of the network that meet no law; None to leave them as they are.
         is_distribution: whether an output is a distribution, and not one draw or a mean.
-        states_error: whether it has standard errors, and takes ``rtol`` and its like.
-        compiles: whether ``torch.compile(fullgraph=True)`` and ``torch.export`` take it.
     """
 
     name: str
@@ -45,8 +43,6 @@ class Propagation:
     weight: WeightOf
     draws: Draws | None = None
     is_distribution: bool = False
-    states_error: bool = False
-    compiles: bool = True
 
     @property
     def noise(self) -> type[Law] | None:
@@ -89,9 +85,7 @@ ALL: Final[dict[str, Propagation]] = {
         ),
         Propagation("sample", draw, None, drawn_weight),
         Propagation("local", draw, None, local),
-        Propagation(
-            "controlled", draw, None, controlled_weight, is_distribution=True, states_error=True, compiles=False
-        ),
+        Propagation("controlled", draw, None, controlled_weight, is_distribution=True),
     )
 }
 

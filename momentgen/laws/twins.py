@@ -45,7 +45,7 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
     rebinding = _Rebinding(seen)
     if held is None:
         for copy in [part for key, part in seen.items() if key not in replaced]:
-            rebinding.all_of(copy)
+            rebinding.some_of(copy, [name for name in copy.__dict__ if name not in _OWN])
         if rebinding.outside:
             found.__dict__[OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
     else:
@@ -154,10 +154,6 @@ class _Rebinding:
         self._met = False
         #: parts that functions find by global variables, or objects hold whose methods are called
         self.outside: list[torch.nn.Module] = []
-
-    def all_of(self, module: torch.nn.Module) -> None:
-        """Rebind the attributes of a module of the twin."""
-        self.some_of(module, [name for name in module.__dict__ if name not in _OWN])
 
     def some_of(self, module: torch.nn.Module, names: Iterable[str]) -> None:
         """Rebind some of its attributes."""

@@ -134,7 +134,7 @@ def _averaged(x: JointMoments, dim: int) -> Tensor:
     rows = rows.movedim(dim % mean.dim(), -1)  # (batch, ..., rank, classes)
     means, flat = means.reshape(-1, classes), rows.reshape(-1, rank, classes)
     if rank > classes:  # of as few dimensions as there are classes: the points fill these better
-        flat, rank = matrix_root(flat.mT @ flat)[0], classes
+        flat, rank = matrix_root(flat.mT @ flat), classes
     points = normal_points(rank).to(mean)
     count = max(_AT_ONCE // (len(points) * max(classes, 1)), 1)
     parts = [

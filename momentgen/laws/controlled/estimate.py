@@ -298,8 +298,8 @@ def _scaled(rows: Rows) -> tuple[Tensor, Tensor, Rows]:
 def relative_error(parts: list[Estimate], worst: bool = False) -> float:
     """The error of standard deviations, as a part of these: of all but the worst tenth of the examples.
 
-    Of an example it is the root mean square over the outputs of one kind of result.  With ``worst`` it is the largest of
-    these, and of the errors of means.
+    Of an example it is the root mean square over the outputs of one kind of result.  With ``worst`` it is the largest
+    of these, and of the errors of means.
     """
     found = 0.0
     with torch.no_grad():

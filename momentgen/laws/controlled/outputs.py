@@ -176,7 +176,7 @@ def _covariance(given: Estimate) -> Tensor:
 def _values(mean: Tensor, covariance: Tensor, points: Tensor) -> Tensor:
     """The softmax of normal logits at standard normal points, shape ``(..., K, points)``."""
     # Along a last dimension of few classes torch's softmax takes sixteen times as long.
-    logits = mean[..., None] + matrix_root(covariance)[0].mT @ points.to(mean.device, mean.dtype).T
+    logits = mean[..., None] + matrix_root(covariance).mT @ points.to(mean.device, mean.dtype).T
     return logits.softmax(-2)
 
 

@@ -40,7 +40,7 @@ def rule_of(call: Call) -> Rule | None:
         return None
     if call.entry.kind == "pointwise":
         rest = tensors_in((*call.args[1:], *call.kwargs.values()))
-        return None if any(map(call.random, rest)) or not call.args else _pointwise
+        return None if any(map(call.state.moves, rest)) or not call.args else _pointwise
     if call.name in _SMOOTH:
         return None if is_linear(call) or call.argument(4, "dropout_p") else _at_means
     found = _BY_NAME.get(call.name)
@@ -139,7 +139,7 @@ _SMOOTH: Final = frozenset(names("softmax log_softmax mul matmul mm bmm scaled_d
 def _at_means(call: Call) -> Tangent:
     """A smooth function of several values: its derivative at their means over the rows, of a product the mean one."""
     call.run()
-    random = list({id(value): value for value in call.given if call.random(value)}.values())
+    random = list({id(value): value for value in call.given if call.state.moves(value)}.values())
     means = [call.average(value) for value in random]
     return lambda: call.derivative(random, [mean() for mean in means], map(tangent, random))
 
@@ -192,7 +192,7 @@ def _chosen(call: Call) -> Tangent:
 
     def found() -> Tensor:
         part = share().to(call.out.dtype)
-        parts = [tangent(value) * weight for value, weight in ((a, part), (b, 1 - part)) if call.random(value)]
+        parts = [tangent(value) * weight for value, weight in ((a, part), (b, 1 - part)) if call.state.moves(value)]
         return sum(parts[1:], parts[0]) if parts else torch.zeros_like(call.out)
 
     return found
@@ -279,7 +279,7 @@ def drawn(call: Call, common: Common) -> None:
             call.state.draws_now()
         call.run()
         call.state.curved = True
-        call.state.ruled &= not call.random(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
+        call.state.ruled &= not call.state.moves(call.argument(0, "input")) or call.name in ("dropout", "alpha_dropout")
 
 
 def _dropout(call: Call, common: Common) -> None:
@@ -339,7 +339,7 @@ def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
     """Whether all examples have what was drawn in common: it belongs to a parameter, or has no batch in front."""
     return (
         common.batch > 1
-        and not call.random(of)
+        and not call.state.moves(of)
         and (not drawn.dim() or drawn.shape[0] % common.batch != 0 or common.is_parameter(of))
     )
 

@@ -113,7 +113,7 @@ class Slopes(TorchFunctionMode):
             note_fast_path(entry.name)
             return func(*args, **kwargs)
         given = tensors_in((*args, *kwargs.values()))
-        if not noise and not self.state.any_known(given):
+        if not noise and not any(map(self.state.knows, given)):
             out = func(*args, **kwargs)
             self.common.certain(out, given)
             return out

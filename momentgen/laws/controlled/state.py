@@ -186,10 +186,6 @@ class State:
         """Whether a value is a random tensor that examples do not have in common."""
         return self.knows(value) and self._random[id(value)][1] is None
 
-    def any_known(self, values: Iterable[Tensor]) -> bool:
-        """Whether one of them is a random tensor."""
-        return any(map(self.knows, values))
-
     def computed(self, call: Call, is_random: bool) -> None:
         """A function has been called; its result ``is_random`` as far as the arguments tell."""
         self.kinked |= has_kinks(call.entry, call.out)
@@ -292,10 +288,6 @@ class Call:
     def run(self) -> None:
         """Compute the result as it is."""
         self.out = self.function(*self.args, **self.kwargs)
-
-    def random(self, value: Any) -> bool:
-        """Whether ``value`` is a random tensor; values in common are apart."""
-        return self.state.moves(value)
 
     def derivative(
         self,

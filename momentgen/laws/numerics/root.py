@@ -85,26 +85,18 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.to(matrix.dtype), vectors.to(matrix.dtype)
 
 
-def matrix_root(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The symmetric root of a positive semidefinite matrix, and how far from semidefinite it was.
+def matrix_root(matrix: Tensor) -> Tensor:
+    """The symmetric root of a positive semidefinite matrix, shape ``(..., K, K)``; negative eigenvalues count as 0.
 
     The root has a derivative for equal eigenvalues too, unlike other factors.  Where two eigenvalues are 0 it counts as
     0, which is right for the root's square as long as the matrix stays semidefinite.
-
-    Args:
-        matrix: symmetric, shape ``(..., K, K)``.
-
-    Returns:
-        The root, of the same shape, and the least eigenvalue's distance below 0 in multiples of 8 ε √K times the
-        largest one, shape ``(...)``; negative eigenvalues count as 0.
     """
     if not matrix.numel():
-        return matrix.clone(), matrix.new_zeros(matrix.shape[:-2])
+        return matrix.clone()
     wide = matrix.detach()
     values, vectors = eigh(wide.float() if matrix.dtype in (torch.float16, torch.bfloat16) else wide)
-    rounding = 8 * torch.finfo(matrix.dtype).eps * matrix.shape[-1] ** 0.5 * values.abs().amax(-1)
-    root: Any = _MatrixRoot.apply(matrix, vectors, at_least(values, 0).sqrt())
-    return root, -values.amin(-1) / rounding.clamp_min(torch.finfo(values.dtype).tiny)
+    root: Tensor = _MatrixRoot.apply(matrix, vectors, at_least(values, 0).sqrt())
+    return root
 
 
 def balanced_root(matrix: Tensor) -> Tensor:
@@ -122,7 +114,7 @@ def balanced_root(matrix: Tensor) -> Tensor:
     True
     """
     size = scale_of(at_least(matrix.detach().diagonal(dim1=-2, dim2=-1), 0).sqrt())
-    root = matrix_root(matrix / size[..., :, None] / size[..., None, :])[0]
+    root = matrix_root(matrix / size[..., :, None] / size[..., None, :])
     return root * size[..., None, :]
 
 
