@@ -26,7 +26,7 @@ from momentgen.laws.convert import convert
 from momentgen.laws.draws import Reads
 from momentgen.laws.methods import ALL, current_method, method
 from momentgen.laws.nests import Kept, leaves_of, mapped
-from momentgen.laws.twins import held_by, is_torchs_own, twin
+from momentgen.laws.twins import is_torchs_own, twin
 from momentgen.laws.weights import once_in_a_run
 from momentgen.runtime import Moments
 from momentgen.runtime.inputs import transforming
@@ -117,8 +117,6 @@ class BayesianNetwork(torch.nn.Module):
     ) -> None:
         super().__init__()
         converted = twin(convert(network), {})
-        #: attributes through which modules hold parts or parameters, besides as a child or a parameter
-        self._held = held_by(converted)
         self._is_torchs_own = is_torchs_own(converted)
         places: dict[str, list[tuple[str, str]]] = {}
         orders: dict[str, list[str]] = {}
@@ -208,7 +206,7 @@ class BayesianNetwork(torch.nn.Module):
         # torch.compile cannot make modules, and runs one trace at a time
         compiling = torch.compiler.is_dynamo_compiling()
         values = {id(self._plain[key]): value for key, value in found.items()}
-        network = self.network if compiling else twin(self.network, values, self._held)
+        network = self.network if compiling else twin(self.network, values)
         for path, places in self._places.items():
             module = network.get_submodule(path)
             if compiling:

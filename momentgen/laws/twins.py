@@ -20,15 +20,13 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from momentgen.errors import InputError
 
-#: path of a module -> names of the attributes through which it holds parts of the network
-Held = Mapping[str, Iterable[str]]
 #: name of a twin's attribute: (plain part, the twin's) of those that something outside of the network leads to
 OUTSIDE: Final = "_plain_parts"
 #: name of the attribute of compiled functions that holds what was compiled
 _EAGER: Final = "_torchdynamo_orig_callable"
 
 
-def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None = None) -> torch.nn.Module:
+def twin(module: torch.nn.Module, replaced: Mapping[int, Any]) -> torch.nn.Module:
     """The module's tree anew: other module objects, each over the same dictionaries of parameters and buffers.
 
     Training flags, hooks and children are its own.  So are attributes that hold parts of the network: they hold parts
@@ -38,19 +36,15 @@ def twin(module: torch.nn.Module, replaced: Mapping[int, Any], held: Held | None
         module: the network.
         replaced: by the id of a part or a parameter, what takes its place: wherever it is a child or an attribute
             holds it.  Parameters of modules stay.
-        held: what :func:`held_by` says of the network, where that is known; it is looked for otherwise.
     """
     seen = dict(replaced)
     found: torch.nn.Module = _copied(module, seen)
     rebinding = _Rebinding(seen)
-    if held is None:
-        for copy in [part for key, part in seen.items() if key not in replaced]:
-            rebinding.some_of(copy, [name for name in copy.__dict__ if name not in _OWN])
-        if rebinding.outside:
-            found.__dict__[OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
-    else:
-        for path, names in held.items():
-            rebinding.some_of(found.get_submodule(path), names)
+    for copy in [part for key, part in seen.items() if key not in replaced]:
+        own = copy.__dict__
+        own.update({name: rebinding.of(value) for name, value in own.items() if name not in _OWN})
+    if rebinding.outside:
+        found.__dict__[OUTSIDE] = [(part, seen[id(part)]) for part in rebinding.outside]
     return found
 
 
@@ -69,19 +63,6 @@ def check_flags(network: torch.nn.Module) -> None:
                     f"Call {'train' if other.training else 'eval'}() of the plain network too, or hold the part as an "
                     "attribute"
                 )
-
-
-def held_by(network: torch.nn.Module) -> dict[str, list[str]]:
-    """Names of attributes through which modules hold parts or parameters of the network, by their paths.
-
-    >>> network = torch.nn.Sequential(torch.nn.Linear(1, 1))
-    >>> network.apart = [network[0]]
-    >>> held_by(network)
-    {'': ['apart']}
-    """
-    rebinding = _Rebinding({id(part): part for part in (*network.modules(), *network.parameters())})
-    found = {path: rebinding.names_of(part) for path, part in network.named_modules()}
-    return {path: names for path, names in found.items() if names}
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
@@ -148,43 +129,22 @@ class _Rebinding:
 
     def __init__(self, seen: Mapping[int, Any]) -> None:
         self._seen = seen
-        #: by identity: a value, what was made of it, and whether it holds a part; held, so that the identity stays
-        self._known: dict[int, tuple[Any, Any, bool]] = {}
-        #: whether a part has been met
-        self._met = False
+        #: by identity: a value and what was made of it; held, so that the identity stays
+        self._known: dict[int, tuple[Any, Any]] = {}
         #: parts that functions find by global variables, or objects hold whose methods are called
         self.outside: list[torch.nn.Module] = []
-
-    def some_of(self, module: torch.nn.Module, names: Iterable[str]) -> None:
-        """Rebind some of its attributes."""
-        module.__dict__.update({name: self.of(module.__dict__[name]) for name in names})
-
-    def names_of(self, module: torch.nn.Module) -> list[str]:
-        """The attributes that hold parts of the network."""
-        return [name for name, value in module.__dict__.items() if name not in _OWN and self._holds(value)]
-
-    def _holds(self, value: Any) -> bool:
-        self._met = False
-        self.of(value)
-        return self._met
 
     def of(self, value: Any) -> Any:
         """What an attribute holds, with parts of the twin in the places of parts of the network."""
         if id(value) in self._seen:
-            self._met = True
             return self._seen[id(value)]
         kind = type(value)
         if kind in _PLAIN:
             return value
         if id(value) not in self._known:
-            outer, self._met = self._met, False
-            self._known[id(value)] = value, value, False  # it may hold itself
-            made = self._inside(value, kind)
-            self._known[id(value)] = value, made, self._met
-            self._met |= outer
-        _, made, met = self._known[id(value)]
-        self._met |= met
-        return made
+            self._known[id(value)] = value, value  # it may hold itself
+            self._known[id(value)] = value, self._inside(value, kind)
+        return self._known[id(value)][1]
 
     def _inside(self, value: Any, kind: type) -> Any:
         """The same for what may hold a part."""
