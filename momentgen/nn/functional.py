@@ -48,9 +48,7 @@ from momentgen.runtime.autograd import transformed
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
-__all__ = [
-    "certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "log_probabilities", "nll_loss",
-]  # fmt: skip
+__all__ = ["certain", "class_posterior", "draw", "gaussian_nll_loss", "log_class_posterior", "nll_loss"]
 
 
 Posterior = Literal["logistic", "normal", "simplified", "quadrature"]
