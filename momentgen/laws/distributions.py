@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final
 import torch
 import torch.distributions as td
 from torch import Tensor
+from torch.distributions import constraints
 
 from momentgen.errors import InputError
 from momentgen.laws.numerics.root import balanced_root
@@ -28,6 +29,8 @@ _NORMAL = (td.Normal, td.MultivariateNormal, td.LowRankMultivariateNormal)
 #: distributions that are symmetric about their mean
 _SYMMETRIC = (*_NORMAL, td.Laplace, td.StudentT, td.Uniform)
 
+#: distributions of counts, and the largest count of a table
+_COUNTS, _LEVELS = (td.Bernoulli, td.Binomial, td.Geometric, td.NegativeBinomial, td.Poisson), 4096
 #: standard deviations from the mean that quantiles are looked for in, and how often the distance is halved
 _REACH, _HALVINGS = 1e6, 80
 
@@ -81,6 +84,8 @@ def _quantile(base: td.Distribution, probability: Tensor) -> Tensor:
     Raises:
         NotImplementedError: where it has neither, and where parameters need a gradient that bisection has not.
     """
+    if isinstance(base, _COUNTS):
+        return _level(base, probability)
     if isinstance(base, td.StudentT) and not base.df.requires_grad:
         return base.loc + base.scale * student_quantile(base.df, probability)
     try:
@@ -97,6 +102,34 @@ def _quantile(base: td.Distribution, probability: Tensor) -> Tensor:
         below = base.cdf(middle) < probability
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return (low + high) / 2
+
+
+def _level(base: td.Distribution, probability: Tensor) -> Tensor:
+    """Quantiles of counts."""
+    below = _table(base).cumsum(0).movedim(0, -1)
+    wanted = probability.double().reshape(-1, *base.mean.shape).movedim(0, -1)
+    found = torch.searchsorted(below.expand(*wanted.shape[:-1], -1).contiguous(), wanted.contiguous())
+    return found.clamp_max(below.shape[-1] - 1).movedim(-1, 0).reshape(probability.shape).to(probability.dtype)
+
+
+def _table(base: td.Distribution) -> Tensor:
+    """Probabilities of the counts 0, 1, ..., shape ``(levels, *batch)``.
+
+    Raises:
+        NotImplementedError: where the table is too long, and where parameters need a gradient, which levels have not.
+    """
+    most = 1.0 if base.support is constraints.boolean else float((base.mean + 40 * base.stddev).max()) + 40
+    if base.mean.requires_grad or base.stddev.requires_grad or most > _LEVELS:
+        raise NotImplementedError
+    levels = torch.arange(int(most) + 1, dtype=base.mean.dtype).reshape(-1, *[1] * base.mean.dim())
+    inside = levels <= getattr(base.support, "upper_bound", torch.inf)
+    logs = type(base).log_prob(base, torch.where(inside, levels, 0))
+    return torch.where(inside, logs.double().exp(), 0)
+
+
+def is_discrete(base: td.Distribution) -> bool:
+    """Whether a distribution is of counts, or one of some values is."""
+    return any(map(is_discrete, base.parts)) if isinstance(base, Elements) else isinstance(base, _COUNTS)
 
 
 def _symmetric(base: td.Distribution) -> bool:
@@ -119,6 +152,7 @@ class Noise:
         is_known: whether variance and covariance are all of the covariance of the values.
         is_normal: whether it is a normal distribution.
         is_symmetric: whether it is symmetric about its mean.
+        is_discrete: whether it is of counts, or one of some values is.
 
     Raises:
         InputError: if torch does not know a finite mean and variance, or the value's dtype does not hold the variance.
@@ -151,6 +185,7 @@ class Noise:
         self.covariance: Tensor | None = known
         self.is_known = known is not None or not base.event_shape
         self.is_normal, self.is_symmetric = isinstance(base, _NORMAL), _symmetric(base)
+        self.is_discrete = is_discrete(base)
 
     def __repr__(self) -> str:
         return self._name
@@ -180,6 +215,19 @@ class Noise:
         except NotImplementedError:
             return None
         return torch.where(self.var == 0, 0, found - self.mean)
+
+    def atoms(self) -> Tensor | None:
+        """Probabilities of 0, 1, ... where all values are counts of one distribution; None of others."""
+        base = self._distribution
+        while isinstance(base, td.Independent):
+            base = base.base_dist
+        alike = isinstance(base, _COUNTS) and bool((base.mean == base.mean.min()).all())
+        if not alike or not bool((base.stddev == base.stddev.min()).all()):
+            return None
+        try:
+            return _table(base).flatten(1)[:, 0] if base.mean.dim() else _table(base)
+        except NotImplementedError:
+            return None
 
     def expanded(self, like: Tensor) -> Noise:
         """The same noise of every example of a larger value."""

@@ -88,7 +88,7 @@ class MonteCarlo:
 
 
 def monte_carlo(
-    model: torch.nn.Module,
+    model: Callable[..., Any],
     x: Moments | Tensor,
     n: int = 1000,
     *,
@@ -100,7 +100,7 @@ def monte_carlo(
     """Moments of every layer by ``n`` passes that draw everything random.
 
     Args:
-        model: a network over moments, or a plain torch network, which sees the input's noise and its own dropout.  Of
+        model: a network over moments, a function, or a plain torch network, which sees the input's noise and its own dropout.  Of
             a network with more arguments pass a module that calls it with them.
         x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance, or from
             the distribution that :func:`momentgen.noisy` was given.
@@ -127,6 +127,7 @@ def monte_carlo(
     """
     if n < 2:
         raise InputError(f"monte_carlo: expected n of at least 2, got {n}")
+    model = model if isinstance(model, torch.nn.Module) else convert(model)
     given = as_moments("monte_carlo", x)
     if not given.mean.dim() or (isinstance(given, JointMoments) and given.factor.dim() == 2):
         raise InputError(f"monte_carlo: expected a batch in dimension 0, got shape {tuple(given.mean.shape)}")

@@ -103,14 +103,19 @@ class Answer:
             runs.slopes.forget_draws()
             still = sum(int(((part.std == 0) & (part.std_error != 0)).sum()) for part in estimates.values())
             error = math.inf if still else relative_error(list(estimates.values()))
-            if not error > self._spent.rtol or len(self._outputs) >= most:
+            unmoved = self._facts.narrow and runs.unmoved()
+            if not (error > self._spent.rtol or unmoved) or len(self._outputs) >= most:
                 break
-            runs.further(min(self._wanted(error), most - len(self._outputs)))
+            runs.further(min(self._wanted(math.inf if unmoved else error), most - len(self._outputs)))
         before = self._network.before
         if before is not None and not self._facts.kept(before.changed()):
             raise OtherFactsError
         self._outputs.say_what_is_not_finite()
         self._say_what_is_missed(still, error)
+        if unmoved:
+            note(
+                f"controlled: a count among the inputs is the same in all {len(self._outputs)} rows: its part is missed"
+            )
         for place in self._outputs.real(beside=True):  # by the rows alone
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))

@@ -16,18 +16,18 @@ import functools
 import itertools
 import math
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from momentgen.laws.controlled.atoms import Rule, of_atoms, rule_of_atoms
 from momentgen.laws.controlled.estimate import Estimate, Rows, relative_error, tails, with_unseen
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
-from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
+from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network, jumps
 from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
@@ -70,16 +70,6 @@ _CHECKS: Final = 256
 _ROUNDINGS: Final = 4.0
 
 
-_Array = NDArray[np.float64]
-
-
-class _Rule(NamedTuple):
-    """Nodes, shape ``(N, d)``, and their weights, shape ``(N,)``."""
-
-    nodes: _Array
-    weight: _Array
-
-
 def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Tensor] | None) -> Any:
     """What the network returns, with moments by cubature; None where draws are to answer.
 
@@ -103,7 +93,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     count, outputs, kinked = nodes.shape[1], runs.outputs, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
     parts = list[Estimate]()
-    for rule in _rules(count, spent.seed):
+    atoms, exact = rule_of_atoms(network, count, spent.max_rows)
+    for rule in [exact] if exact is not None else _rules(count, spent.seed):
         if len(nodes) + len(rule.weight) > spent.max_rows:
             break
         nodes = torch.cat([nodes, torch.from_numpy(rule.nodes)])
@@ -118,9 +109,11 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
                 return None  # it draws, from a generator of its own
             if watch is None:
                 raise OtherFactsError
-            kinked = watch.kinked
+            kinked = watch.kinked or jumps(network.inputs)
         places = [*outputs.real(), *outputs.real(beside=True)]
         found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])
+        if exact is not None:
+            parts, error = found[0], 0.0
         if len(found) < 2:
             continue
         parts = _with_errors(found)
@@ -131,11 +124,13 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             break
     # noise that is further off may move an output that is the same at all nodes
     if error > _ALLOWED * spent.rtol or (
-        count > 1 and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
+        exact is None
+        and count > 1
+        and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
     ):
         return None
     parts = list(map(_rounded, parts))
-    if count > 1 and kinked:  # a product of few nodes each does not reach far
+    if count > 1 and kinked and exact is None:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
     used, curve = len(nodes), count == 1 and not kinked
@@ -158,6 +153,9 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
         weight = torch.cat(weights) / len(weights)
 
         def make(part: slice) -> Made:
+            if exact is not None:
+                one = of_atoms(atoms, outputs.of(place)[:, part])
+                return Made(one, [one], 0.0)
             if curve:
                 found = [of_nodes(nodes, outputs.of(place)[:, part], weight, less) for less in (0, 1)]
             else:
@@ -170,7 +168,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             # the more points correct a polynomial, the less its own error counts
             return Made(found[0], found, 4.0 if curve else 4.0 * _CHECKS / max(further(0), _CHECKS))
 
-        return outputs.predictive(place, make, None if curve else further)
+        return outputs.predictive(place, make, None if curve or exact is not None else further)
 
     last = torch.cat([torch.zeros(len(nodes) - len(weights[-1])), weights[-1].float()])
     predictives = {place: predictive(place) for place in outputs.real()}
@@ -258,19 +256,19 @@ def _reduced(factor: Tensor, most: int) -> Tensor | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _rules(count: int, seed: int) -> tuple[_Rule, ...]:
+def _rules(count: int, seed: int) -> tuple[Rule, ...]:
     """Rules for so many values, each nearer than the one before; arrays, for a tensor may be of inference mode."""
-    draw, found = np.random.default_rng(seed), list[_Rule]()
+    draw, found = np.random.default_rng(seed), list[Rule]()
     for intervals in _INTERVALS if count == 1 else ():
         places = ((np.arange(intervals) + draw.random()) / intervals * 2 - 1) * _REACH
-        found.append(_Rule(places[:, None], np.exp(-np.square(places) / 2)))
+        found.append(Rule(places[:, None], np.exp(-np.square(places) / 2)))
     for order in _ORDERS.get(count, ()):
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)
         grid = np.stack(np.meshgrid(*[nodes] * count, indexing="ij"), -1).reshape(-1, count)
         weight = functools.reduce(np.multiply.outer, [weights] * count).reshape(-1)
         turn = np.linalg.qr(draw.standard_normal((count, count))).Q
-        found.append(_Rule(grid @ turn, weight))
-    return tuple(_Rule(nodes, weight / weight.sum()) for nodes, weight in found)
+        found.append(Rule(grid @ turn, weight))
+    return tuple(Rule(nodes, weight / weight.sum()) for nodes, weight in found)
 
 
 def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:

@@ -234,6 +234,11 @@ def _version(value: Tensor) -> int | None:
 # ------------------------------------------------------------ noise of the inputs
 
 
+def jumps(values: Sequence[Moments]) -> bool:
+    """Whether the noise of a value is of counts: a function of it is as one that jumps."""
+    return any(value.noise is not None and value.noise.is_discrete for value in values)
+
+
 class InputNoise:
     """Draws of one input's noise.
 
@@ -261,6 +266,16 @@ class InputNoise:
     def values(self, rows: range) -> Tensor:
         """The input with the noise of each row, shape ``(rows, *shape)``."""
         return self.value.mean + self.rows(rows)
+
+    def farther(self, rows: range, times: float) -> Tensor:
+        """The input with so many times the noise of each row; of counts with that of a normal value."""
+        if self._noise is not None and self._noise.is_discrete:
+            generator = torch.Generator().manual_seed(self._seed_of(rows.start))
+            normal = torch.randn((len(rows), *self.value.mean.shape), generator=generator)
+            found = self._noise.of_normal(times * normal.double())
+            if found is not None:
+                return self.value.mean + found.to(self.value.mean.dtype)
+        return self.value.mean + times * (self.values(rows) - self.value.mean)
 
     def rows(self, rows: range) -> Tensor:
         """The noise of each row, shape ``(rows, *shape)``; in antithetic pairs at first."""

@@ -61,6 +61,11 @@ def propagate(where: Any, forward: Callable[..., Any], args: tuple[Any, ...], kw
     with one_thread(), overheard() as notes:
         given = leaves_of((args, kwargs))
         origins, (std_share, mean_share) = _origins(given), _shares_of_errors(given)
+        if any(isinstance(leaf, JointMoments) and leaf._predictive is not None for leaf in given):
+            note(
+                "controlled: an argument is the result of another call, and counts as normal. Where it is not, put "
+                "both steps into one function, or make the calls within momentgen.joint()"
+            )
         if max(std_share, mean_share) > _WELL_KNOWN:
             note(
                 f"controlled: an argument is a result, known to {max(std_share, mean_share):.1%} of its σ. "

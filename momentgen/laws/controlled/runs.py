@@ -12,7 +12,7 @@ from torch import Tensor
 from momentgen.laws.controlled.estimate import away
 from momentgen.laws.controlled.facts import Facts, Watch, close, halves, mixed
 from momentgen.laws.controlled.linear import OUTPUTS
-from momentgen.laws.controlled.network import PAIRED_ROWS, Given, InputNoise, Network
+from momentgen.laws.controlled.network import PAIRED_ROWS, Given, InputNoise, Network, jumps
 from momentgen.laws.controlled.outputs import Outputs, Softmax
 from momentgen.laws.controlled.slopes import Slopes
 from momentgen.laws.controlled.state import OtherFactsError, Phase, Source
@@ -56,7 +56,7 @@ class Runs:
         self.slopes = Slopes(network.differentiable, batch, network.certain_inputs())
         self.state = self.slopes.state
         self.state.fix(network.certain_tensors())
-        if facts.differentiates:
+        if facts.differentiates or jumps(network.inputs):
             self.state.curved = self.state.kinked = True
         if facts.differentiates or not records:
             self.state.phase = Phase.DRAWS
@@ -260,6 +260,15 @@ class Runs:
             return False
         return 1 < end.out.shape[1] <= OUTPUTS and end.is_unchanged()
 
+    def unmoved(self) -> bool:
+        """Whether a count that is an input is the same in all rows, so that they do not tell what it does."""
+        for noise in self.noise:
+            if jumps([noise.value]):
+                drawn = noise.rows(range(len(self.outputs)))
+                if bool(((drawn == drawn[0]).all(0) & (noise.value.var != 0)).any()):
+                    return True
+        return False
+
 
 def reach(runs: Runs) -> dict[int, Tensor]:
     """How far outputs that no row has moved go under three times the noise, by place, shape ``(batch, K)``.
@@ -275,8 +284,7 @@ def reach(runs: Runs) -> dict[int, Tensor]:
 
     def far(noise: InputNoise) -> Given:
         def at(rows: Tensor) -> Tensor:
-            values = torch.cat([noise.values(range(row, row + 1)) for row in rows.tolist()])
-            return noise.value.mean + _FAR * (values - noise.value.mean)
+            return torch.cat([noise.farther(range(row, row + 1), _FAR) for row in rows.tolist()])
 
         return Given(noise.value, noise.place, at)
 
