@@ -121,10 +121,11 @@ def _table(base: td.Distribution) -> Tensor:
     most = 1.0 if base.support is constraints.boolean else float((base.mean + 40 * base.stddev).max()) + 40
     if base.mean.requires_grad or base.stddev.requires_grad or most > _LEVELS:
         raise NotImplementedError
-    levels = torch.arange(int(most) + 1, dtype=base.mean.dtype).reshape(-1, *[1] * base.mean.dim())
+    levels = torch.arange(int(most) + 1, dtype=torch.float64).reshape(-1, *[1] * base.mean.dim())
     inside = levels <= getattr(base.support, "upper_bound", torch.inf)
     logs = type(base).log_prob(base, torch.where(inside, levels, 0))
-    return torch.where(inside, logs.double().exp(), 0)
+    found = torch.where(inside, logs.double().exp(), 0)
+    return found / found.sum(0)  # parameters of float32 have other sums
 
 
 def is_discrete(base: td.Distribution) -> bool:

@@ -100,8 +100,8 @@ def monte_carlo(
     """Moments of every layer by ``n`` passes that draw everything random.
 
     Args:
-        model: a network over moments, a function, or a plain torch network, which sees the input's noise and its own dropout.  Of
-            a network with more arguments pass a module that calls it with them.
+        model: a network over moments, a function, or a plain torch network, which sees the input's noise and its own
+            dropout.  Of a network with more arguments pass a function that calls it with them.
         x: the input, batch first.  Moments are drawn as normals, independent unless they have a covariance, or from
             the distribution that :func:`momentgen.noisy` was given.
         n: samples of every input, at least 2.

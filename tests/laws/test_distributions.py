@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributions as td
@@ -252,11 +253,11 @@ def test_two_counts_are_combined_and_a_third_of_another_law_goes_by_points() -> 
     rates = (0.3, 0.3)
     out = momentgen.propagate(lambda x: x.exp().sum(), noisy([0.0, 0.0], td.Poisson(0.3)))
     each = [math.exp(rate * math.expm1(2)) - math.exp(2 * rate * math.expm1(1)) for rate in rates]
-    assert out.std.item() == pytest.approx(math.sqrt(sum(each)), rel=1e-6)
+    assert out.std.item() == pytest.approx(math.sqrt(sum(each)), rel=1e-5)
     assert out.probability(lambda y: y > 2.5).value.item() == pytest.approx(1 - math.exp(-0.6), abs=0.01)
     rates = (0.3, 0.5)
     out = momentgen.propagate(lambda x: x.sqrt().sum(), noisy([0.0, 0.0], td.Poisson(torch.tensor(rates))))
-    exact = [stats.poisson(rate).expect(math.sqrt) for rate in rates]
+    exact = [stats.poisson(rate).expect(np.sqrt) for rate in rates]
     sigma = math.sqrt(sum(rate - mean**2 for rate, mean in zip(rates, exact, strict=True)))
     assert abs(out.std.item() - sigma) < 3 * out.std_error.item() < 0.3 * sigma
 

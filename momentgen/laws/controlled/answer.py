@@ -113,9 +113,8 @@ class Answer:
         self._outputs.say_what_is_not_finite()
         self._say_what_is_missed(still, error)
         if unmoved:
-            note(
-                f"controlled: a count among the inputs is the same in all {len(self._outputs)} rows: its part is missed"
-            )
+            rows = len(self._outputs)
+            note(f"controlled: a count among the inputs is the same in all {rows} rows, so that its part is missed")
         for place in self._outputs.real(beside=True):  # by the rows alone
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))
