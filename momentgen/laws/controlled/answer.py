@@ -113,8 +113,8 @@ class Answer:
         self._outputs.say_what_is_not_finite()
         self._say_what_is_missed(still, error)
         if unmoved:
-            rows = len(self._outputs)
-            note(f"controlled: a count among the inputs is the same in all {rows} rows, so that its part is missed")
+            have = len(self._outputs)
+            note(f"controlled: a count among the inputs is the same in all {have} rows, so that its part is missed")
         for place in self._outputs.real(beside=True):  # by the rows alone
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))
