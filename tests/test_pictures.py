@@ -8,7 +8,6 @@ from torch import nn
 
 import momentgen
 from momentgen import Moments, noisy
-from momentgen.errors import InputError
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -55,13 +54,3 @@ def test_a_summary_has_a_panel_for_mean_std_and_ratio_with_layers_named() -> Non
     panels = momentgen.summary(network(), noisy(torch.ones(2, 3), std=0.1), seed=0).plot()
     assert len(panels) == 3
     assert [text.get_text() for text in panels[-1].get_xticklabels()] == ["0 (Linear)", "1 (Tanh)", "2 (Linear)"]
-
-
-def test_mistakes_say_what_to_type() -> None:
-    out = network()(noisy(torch.ones(2, 3), std=0.1))
-    with pytest.raises(InputError, match="expected 10 labels, one for each value, got 1"):
-        out.plot(labels=["a"])
-    with pytest.raises(InputError, match="classes need an answer of the default method"):
-        Moments(torch.zeros(2), 1.0).plot(classes=True)
-    with pytest.raises(InputError, match="level between 0 and 1, got 95"):
-        out.plot(level=95)

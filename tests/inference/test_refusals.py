@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from inference.every_estimator import friedman, line, quick
+from refused import Call, each, rows
 from sklearn.datasets import load_iris
 from torch import nn
 
@@ -57,16 +58,6 @@ from momentgen.inference import (
 from momentgen.runtime import JointMoments
 
 NAN, INF = math.nan, math.inf
-Call = Callable[[], Any]
-
-
-def each(make: Callable[..., Any], *given: Any) -> list[Call]:
-    """A call with each of these: a dict has keywords, a tuple positions."""
-    return [
-        partial(make, **one) if type(one) is dict else partial(make, *one) if type(one) is tuple else partial(make, one)
-        for one in given
-    ]
-
 
 # ------------------------------------------------------------------ likelihoods, priors, posteriors
 
@@ -335,19 +326,13 @@ ESTIMATORS: list[tuple[str, list[Call]]] = [
     ("one output", each(plot_intervals, (LINE, NEW, np.ones((5, 2))))),
 ]  # fmt: skip
 
-ROWS = [(said, call) for said, calls in (*PROBABILITY, *NETWORKS, *SAMPLERS, *ESTIMATORS) for call in calls]
+
+TILTED = [(re.escape(said), partial(polya_gamma, b, z)) for said, b, z in TILTS]
 
 
-@pytest.mark.parametrize(("said", "call"), ROWS, ids=[f"{place} {said[:30]}" for place, (said, _) in enumerate(ROWS)])
+@rows(PROBABILITY, NETWORKS, SAMPLERS, ESTIMATORS, TILTED)
 def test_what_means_nothing_is_refused_in_a_sentence(said: str, call: Call) -> None:
     if "arviz" in str(call):
         pytest.importorskip("arviz")
     with pytest.raises(InputError, match=said):
         call()
-
-
-@pytest.mark.parametrize(("said", "b", "z"), TILTS, ids=[said for said, *_ in TILTS])
-def test_other_b_and_z_are_refused(said: str, b: Any, z: Any) -> None:
-    with pytest.raises(InputError) as caught:
-        polya_gamma(b, z)
-    assert said in str(caught.value)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.nn.functional as F
 
 import momentgen.generated
-from momentgen.errors import UnsupportedError
 from momentgen.laws.channels import channels
 
 MEAN, VAR = torch.tensor([0.2, -1.0, 0.5]), torch.tensor([0.5, 2.0, 0.1])
@@ -31,16 +29,3 @@ def test_batch_norm_has_its_arguments_in_the_order_of_torch_or_of_functional():
     x = channels(MEAN, VAR)
     found = torch.batch_norm(x, weight, bias, mean, var, False, 0.1, 1e-5, False).moments()
     torch.testing.assert_close(found, F.batch_norm(x, mean, var, weight, bias).moments())
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1),
-        lambda x: x + torch.ones(4, 4),
-        lambda x: x[0].mean(),
-    ],
-)
-def test_what_has_no_meaning_for_channels_is_refused(function):
-    with pytest.raises(UnsupportedError):
-        function(channels(MEAN, VAR, torch.nn.Conv2d(3, 4, 3)))

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments, convert, joint, noisy, propagate
-from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise
 
 #: standard deviation of a random weight about 1
@@ -113,13 +112,6 @@ def test_results_in_containers_and_of_several_outputs_are_shared() -> None:
         out = propagate(two, x)
         rest = propagate(lambda d, x: d["sum"] - d["first"] - x[..., 1], out, x)
     torch.testing.assert_close(rest.std, torch.zeros(3), rtol=0, atol=1e-6)
-
-
-def test_joint_calls_by_ap2_are_refused() -> None:
-    with joint(), pytest.raises(InputError, match=r"call \.eval\(\) on the network"):
-        convert(nn.ReLU(), "ap2")(noisy(torch.ones(1), std=0.5))
-    with momentgen.method("ap1"):
-        assert convert(nn.ReLU())(torch.ones(1)).mean == 1
 
 
 # Outputs of one value an example, batches that are squeezed away, and inputs without a batch.

@@ -16,7 +16,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 import momentgen
-from momentgen import Moments, convert, noisy
+from momentgen import Moments
 from momentgen.errors import InputError
 from momentgen.laws import listening
 from momentgen.runtime import JointMoments
@@ -134,14 +134,6 @@ def test_it_survives_saving_and_copying() -> None:
         torch.testing.assert_close(tuple(again), tuple(x))
 
 
-def test_joint_moments_made_anew_without_their_covariance_say_so() -> None:
-    x = noisy(torch.zeros(2, 2), cov=torch.eye(2))
-    lost = pytree.tree_map(torch.clone, x)
-    assert torch.equal(lost.mean, x.mean)
-    with pytest.raises(InputError, match="made of mean and variance alone"):
-        convert(torch.nn.Linear(2, 1).eval())(lost)
-
-
 # Inputs with a covariance, by every method; class posteriors of dense outputs; summaries of plain networks.
 DRAWS = 20_000
 
@@ -204,28 +196,6 @@ def test_gradients_reach_the_covariance() -> None:
     torch.testing.assert_close(cov.grad, torch.outer(weight, weight), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("x", "given", "said"),
-    [
-        (torch.zeros(2, 3), {"cov": torch.eye(2)}, r"\(3, 3\) or \(2, 3, 3\) for x of shape \(2, 3\), got \(2, 2"),
-        (torch.zeros(2, 3), {"cov": 1.0}, "got float"),
-        (torch.zeros(2, 3), {"cov": torch.eye(3, dtype=torch.float64)}, "got torch.float64"),
-        (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 2.0], [2.0, 1.0]])}, "positive semidefinite"),
-        (torch.zeros(2, 2), {"cov": torch.tensor([[1.0, 0.5], [-0.5, 1.0]])}, "symmetric"),
-        (torch.zeros(2, 2), {"cov": torch.full((2, 2), torch.nan)}, "finite"),
-        (torch.zeros(2, 2), {"cov": torch.eye(2), "var": 1.0}, "one of distribution, var, std and cov"),
-        (torch.zeros(2, 2), {}, "one of distribution, var, std and cov"),
-        # what a dtype does not hold
-        (torch.tensor([1, 2]), {"std": 0.5}, r"floating point, got torch\.int64"),
-        (torch.zeros(2).half(), {"std": 1e-4}, r"float16 does not hold the variance of a std of 0\.0001"),
-        (torch.zeros(2), {"std": torch.tensor([1.0, 1e20])}, "float32 does not hold"),
-    ],
-)
-def test_what_is_no_covariance_and_no_noise_is_refused(x: Tensor, given: Any, said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        momentgen.noisy(x, **given)
-
-
 def test_class_posteriors_of_dense_outputs_average_the_softmax() -> None:
     torch.manual_seed(0)
     net = nn.Conv2d(1, 3, 3, padding=1).eval()
@@ -249,16 +219,6 @@ def test_class_posteriors_of_one_example_and_of_classes_in_any_dimension() -> No
     torch.testing.assert_close(by_first, by_last.mT)
     alone = momentgen.class_posterior(JointMoments.of(x.mean[0], x.var[0], factor[0]))
     torch.testing.assert_close(alone, by_last[0])
-    with pytest.raises(InputError, match="another dimension of classes than the batch"):
-        momentgen.class_posterior(x, dim=0)
-
-
-def test_a_summary_of_what_is_certain_says_what_to_pass() -> None:
-    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
-    with pytest.raises(InputError, match=r"nothing is random.*momentgen\.noisy\(x, std=\.\.\.\)"):
-        momentgen.summary(net, torch.randn(4, 3))
-    with pytest.raises(InputError, match="nothing is random"):
-        momentgen.summary(net, Moments(torch.randn(4, 3), torch.zeros(4, 3)))
 
 
 def test_a_summary_of_a_plain_network_is_that_of_the_converted_one() -> None:

@@ -12,7 +12,6 @@ from laws.small_networks import Of
 
 import momentgen
 from momentgen import Moments, noisy
-from momentgen.errors import UnsupportedError
 
 
 def _found(function: Callable[[Any], Any], x: Any, method: Any) -> Moments:
@@ -181,11 +180,6 @@ def test_functions_of_one_value_share_it(function: Any, same: Any, method: Any) 
     x = noisy(torch.tensor([[0.3, -0.2, 2.9]]), std=0.3)
     found, expected = _found(function, x, method), _found(same, x, method)
     torch.testing.assert_close((found.mean, found.var), (expected.mean, expected.var), rtol=1e-4, atol=1e-5)
-
-
-def test_exponents_of_several_values_are_refused_in_our_words(method: Any) -> None:
-    with pytest.raises(UnsupportedError, match="one exponent has a rule, got a tensor of shape"):
-        _found(lambda x: x ** torch.tensor([1.0, 2.0]), noisy(torch.ones(1, 2), std=0.3), method)
 
 
 DOUBLE = torch.float64

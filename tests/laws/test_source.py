@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from sampling import assert_agrees, law_of, normal_input
 from torch import Tensor
 
-from momentgen.errors import UnsupportedError
 from momentgen.laws import diagonal, listening, point
 from momentgen.laws.analysis import root_of_affine
 
@@ -143,12 +142,6 @@ def test_a_gradient_reaches_through_what_is_put_off() -> None:
     out = (law * torch.cos(law)).moments()
     gradients = torch.autograd.grad(out.mean.sum() + out.var.sum(), (mean, var))
     assert all(bool(part.isfinite().all()) and bool((part != 0).any()) for part in gradients)
-
-
-def test_rounding_of_a_value_that_is_put_off_is_refused() -> None:
-    x = law_of(normal_input(4))
-    with pytest.raises(UnsupportedError, match="div"):
-        torch.div(x * torch.cos(x), 2, rounding_mode="floor")
 
 
 # --------------------------------------------------------------------- norms

@@ -63,12 +63,6 @@ def test_deeper_networks_have_the_stated_bias(name: str, correlated: bool) -> No
     assert (found.var.sqrt() / sigma - 1).abs().max().item() < _BIASES[name][correlated]
 
 
-def test_a_propagation_without_a_run_is_refused() -> None:
-    own = posterior(2, 2, correlated=False)
-    with pytest.raises(InputError, match="call the network itself"):
-        own.weight("controlled", False)
-
-
 #: networks written over other functions, and inputs; their weights meet many values, some of them many times
 _COMPOSITE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "encoder layer": (encoder_layer, (2, 3, 8)),

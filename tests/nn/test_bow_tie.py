@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 import momentgen
 from momentgen import Moments, nn
-from momentgen.errors import InputError
 from momentgen.generated import bow_tie
 
 
@@ -52,21 +50,6 @@ def test_a_draw_has_normal_noise_whether_the_gate_is_open_or_not() -> None:
         assert abs(part.mean().item()) < 5 * 0.7 / math.sqrt(part.numel())
         assert abs(part.var().item() / 0.49 - 1) < 5 * math.sqrt(2 / part.numel())
         assert abs((part**4).mean().item() / 0.49**2 - 3) < 5 * math.sqrt(96 / part.numel())
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"tau": 0.0}, r"BowTie: expected tau in \[0.000976562, 16\], got 0.0"),
-        ({"tau": math.nan}, "BowTie: expected tau in .*, got nan"),
-        ({"eta": -1}, r"BowTie: expected eta in \[0, 16\], got -1$"),
-        ({"tau": 10**400}, "BowTie: expected tau in .*, got a number beyond 3.4"),
-        ({"eta": "much"}, "BowTie: expected a number for eta, got str"),
-    ],
-)
-def test_what_is_no_parameter_is_refused_when_the_layer_is_made(given: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        nn.BowTie(**given)  # type: ignore[arg-type]
 
 
 def test_its_parameters_are_shown() -> None:

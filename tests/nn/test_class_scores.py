@@ -154,11 +154,3 @@ def test_any_axis_dtype_and_transform(approximation: Posterior) -> None:
     if approximation != "simplified":
         torch.testing.assert_close(tangent, torch.zeros_like(mean), atol=1e-7, rtol=0)
     assert op(mean.half(), var.half()).dtype is torch.float16
-
-
-def test_what_is_wrong_is_said() -> None:
-    mean, _ = row(3)
-    with pytest.raises(InputError, match="expected an axis of a tensor of 1 dimensions, got dim = 1"):
-        log_of(mean, mean.square(), dim=1)
-    with pytest.raises(InputError, match="expected a whole number for dim, got float"):
-        log_class_posterior(mean, 0.5)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import Moments
-from momentgen.errors import UnsupportedError
 from momentgen.nn import MaxPool2d
 
 
@@ -68,13 +67,6 @@ def test_functional_code_is_converted_over_the_same_parameters():
         assert torch.equal(net(x).mean, plain(x))
 
 
-def test_a_function_without_a_rule_is_named_with_its_place():
-    strange = Of(lambda net, x: torch.linalg.inv(net.fc(x)), fc=nn.Linear(3, 3))
-    net = momentgen.convert(nn.Sequential(nn.Linear(3, 3), strange))
-    with pytest.raises(UnsupportedError, match=r"inv.* of a random value, Diagonal .*, in 1 \(Of\), at .*:\d+"):
-        net(noisy(torch.randn(2, 3)))
-
-
 def test_a_subclass_with_another_forward_is_not_taken_for_its_base():
     class Scaled(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
@@ -113,3 +105,27 @@ def test_a_variant_reaches_the_activations_of_a_converted_network() -> None:
     momentgen.nn.set_variant(network, None)
     assert torch.equal(network(x).var, before.var)
     assert type(plain[1]) is nn.ReLU
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_modules_in_other_precisions_stay_in_theirs_and_moments_of_half_precision_are_float32(dtype):
+    torch.manual_seed(0)
+    own = momentgen.nn
+    layers = (own.Conv2d(1, 2, 3), own.BatchNorm2d(2), own.ReLU(), own.AvgPool2d(2), own.Flatten(), own.Linear(8, 3))
+    net = own.set_method(own.Sequential(*layers), "ap2")
+    x = torch.randn(2, 1, 6, 6)
+    wanted = net.eval()(Moments(x, torch.full_like(x, 0.1)))
+    found = net.to(dtype)(Moments(x.to(dtype), torch.full_like(x, 0.1, dtype=dtype)))
+    tolerance = 40 * torch.finfo(dtype).eps if dtype is not torch.float64 else 1e-5
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype is (torch.float64 if dtype is torch.float64 else torch.float32)
+        torch.testing.assert_close(got.float(), want, rtol=tolerance, atol=tolerance)
+
+
+def test_names_can_be_imported_from_functional() -> None:
+    from momentgen.nn.functional import class_posterior, softmax
+
+    assert class_posterior(torch.zeros(1, 2)).tolist() == [[0.5, 0.5]]
+    assert softmax(torch.zeros(1, 2), -1).mean.tolist() == [[0.5, 0.5]]
+    with pytest.raises(AttributeError, match="no attribute 'no_such_function'"):
+        momentgen.nn.functional.no_such_function  # noqa: B018

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import momentgen
 from momentgen import noisy
-from momentgen.errors import InputError
 from momentgen.inference import MeanField, randomise, sampled_outputs
 
 #: how many rows each call had; not of the module, where it would be a state
@@ -107,11 +106,6 @@ def test_draws_of_parameters_start_from_what_was_kept_before_the_call() -> None:
     bayes = randomise(recurs(), MeanField(std=0.5))
     drawn = sampled_outputs(bayes, torch.ones(2, 3), 400)
     torch.testing.assert_close(drawn.std(0), torch.full((2, 3), 0.75**0.5), rtol=0.15, atol=0.0)
-
-
-def test_complex_outputs_are_refused() -> None:
-    with pytest.raises(InputError, match="view_as_real of a complex output"):
-        momentgen.monte_carlo(counted(torch.fft.rfft), noisy(torch.zeros(4, 3), std=0.3), 2, seed=0)
 
 
 @pytest.mark.parametrize("rows", [4, 4096])
