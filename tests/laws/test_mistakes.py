@@ -49,7 +49,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str | None]] = {
         "momentgen.propagate(lambda a, b: a + b, x, y)"),
     "a sum by Python": (lambda: sum([pair, pair]), "what noise they share", None),
     "a tuple before": (lambda: (c,) + x, "tuple + Moments", None),  # noqa: RUF005
-    "a sum in compiled code": (partial(torch.compile(lambda z: z + z, backend="eager"), pair), "what noise they share", None),
+    "a sum in compiled code": (partial(torch.compile(lambda z: z + z, backend="eager"), pair),
+        "what noise they share", None),
     "a comparison": (lambda: x > c, "above another with a probability",
         "momentgen.propagate(lambda a: (a > c).double(), x).mean"),
     "a decision by a noisy value": (lambda: 1 if x else 0, "bool(Moments): a random value is no number", None),
