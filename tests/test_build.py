@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
+import json
 import multiprocessing
 import os
 import shutil
@@ -15,12 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from stub_compiler import compile_stub
 
 import momentgen
 from momentgen.build import BuildResult, Reporter, build, check
-from momentgen.build.code import code_digest
-from momentgen.build.output import Output
+from momentgen.build.code import code_digest, code_files
+from momentgen.build.output import Manifest, Output, VariantSummary
+from momentgen.build.processors import same_bits_environment
+from momentgen.build.workers import Lost, run_all
 from momentgen.errors import BuildError, MomentgenError, RuleError
 
 PACKAGE = Path(momentgen.__file__).parent
@@ -484,3 +490,118 @@ def test_concurrent_builds_wait_for_each_other(rules: Path) -> None:
 def test_no_worker_outlives_a_build(rules: Path) -> None:
     run(rules, jobs=2)
     assert multiprocessing.active_children() == []
+
+
+# What builds keep: manifests, and the digest of the code.
+# A manifest is what was written, or refused.
+_names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
+_variants = st.builds(
+    VariantSummary,
+    name=_names,
+    bounds=st.dictionaries(_names, st.text()),
+    operations=st.dictionaries(_names, st.integers(0, 2**40)),
+)
+_manifests = st.builds(
+    Manifest,
+    rule=_names,
+    source=st.text(),
+    files=st.dictionaries(_names, st.text()),
+    variants=st.lists(_variants).map(tuple),
+)
+
+
+@settings(max_examples=30)
+@given(_manifests)
+def test_a_manifest_survives_its_text(manifest: Manifest) -> None:
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@settings(max_examples=30)
+@given(_manifests, st.data())
+def test_a_manifest_with_any_line_missing_or_cut_is_refused(manifest: Manifest, data: st.DataObject) -> None:
+    text = manifest.to_json()
+    cut = data.draw(st.integers(0, len(text) - 2))
+    with pytest.raises(ValueError, match=r"manifest|digest"):
+        Manifest.from_json(text[:cut])
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
+def test_any_other_json_is_no_manifest(value: object) -> None:
+    with pytest.raises(ValueError, match=r"manifest|digest"):
+        Manifest.from_json(json.dumps(value))
+
+
+# The compiler's digest covers the code that compiles rules.
+#: imported as packages are loaded, though nothing that compiles is in them
+BYSTANDERS = {"momentgen"}
+
+
+def test_every_module_that_compiling_loads_is_in_the_digest() -> None:
+    code = "import momentgen.compiler.pipeline, momentgen.rule.rule, sys\n"
+    code += "print(*(f'{n}={m.__file__}' for n, m in sys.modules.items() if n.split('.')[0] == 'momentgen'))"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300).stdout
+    loaded = {name: Path(path) for name, _, path in (word.partition("=") for word in shown.split())}
+    counted = set(code_files(PACKAGE))
+    assert {name for name, path in loaded.items() if path not in counted} <= BYSTANDERS
+    assert len(loaded) > 100
+
+
+# Workers of a build compute what they would on another processor, and nothing that another task left behind.
+NUMPY = importlib.import_module("numpy._core._multiarray_umath")
+WIDE = [name for name in NUMPY.__cpu_dispatch__ if name == "X86_V4" or name.startswith("AVX512")]
+needs_avx2 = pytest.mark.skipif(not NUMPY.__cpu_features__.get("AVX2"), reason="of x86 processors with AVX2")
+
+
+def features_and_core(name: str, report: Callable[[str], None]) -> tuple[list[str], str | None, str | None]:
+    """What NumPy uses in a worker, how OpenBLAS is told, and a variable; NumPy is imported before this is called."""
+    features = importlib.import_module("numpy._core._multiarray_umath").__cpu_features__
+    return [key for key, used in features.items() if used], os.environ.get("OPENBLAS_CORETYPE"), os.environ.get(name)
+
+
+@needs_avx2
+def test_numpy_has_code_for_wide_vectors_that_can_be_left_out() -> None:
+    assert WIDE  # else its names have changed, and nothing is left out
+
+
+@needs_avx2
+def test_a_worker_uses_no_vectors_of_512_bits_and_one_core_of_openblas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPY_ENABLE_CPU_FEATURES", raising=False)
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    before = dict(os.environ)
+    environment = {**same_bits_environment(), "MOMENTGEN_TESTED": "yes"}
+    ((_, found),) = run_all(["MOMENTGEN_TESTED"], 1, features_and_core, environment=environment)
+    assert not isinstance(found, Lost)
+    features, core, variable = found
+    assert not {*features} & {*WIDE}
+    assert "AVX2" in features
+    assert (core, variable) == ("Haswell", "yes")
+    assert dict(os.environ) == before
+
+
+@needs_avx2
+def test_what_the_user_has_set_stays() -> None:
+    assert "OPENBLAS_CORETYPE" not in same_bits_environment({"OPENBLAS_CORETYPE": "Prescott"})
+    assert "NPY_DISABLE_CPU_FEATURES" not in same_bits_environment({"NPY_ENABLE_CPU_FEATURES": "AVX2"})
+    disabled = same_bits_environment({"NPY_DISABLE_CPU_FEATURES": "SOMETHING"})["NPY_DISABLE_CPU_FEATURES"].split()
+    assert disabled == ["SOMETHING", *WIDE]
+
+
+@needs_avx2
+def test_numpy_accepts_the_environment_without_a_word() -> None:
+    environment = {**os.environ, **same_bits_environment()}
+    command = [sys.executable, "-W", "error", "-c", "import numpy"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def traces(task: int, report: Callable[[str], None]) -> tuple[int, str]:
+    """This process, and what earlier tasks left in it."""
+    before = getattr(os, "trace", "")
+    os.trace = f"of {task}"  # type: ignore[attr-defined]
+    return os.getpid(), before
+
+
+def test_each_task_has_a_fresh_interpreter() -> None:
+    found = [result for _, result in run_all(range(3), 1, traces)]
+    assert all(not isinstance(result, Lost) and result[1] == "" for result in found)
+    assert len({result[0] for result in found if not isinstance(result, Lost)}) == 3

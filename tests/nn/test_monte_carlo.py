@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from laws.small_networks import Of
+from laws.small_networks import Of, trained
 from torch import Tensor, nn
 
 import momentgen
-from momentgen import noisy
+from momentgen import Moments, noisy
 from momentgen.inference import MeanField, randomise, sampled_outputs
+from momentgen.nn.monte_carlo import MonteCarlo
 
 #: how many rows each call had; not of the module, where it would be a state
 CALLS: list[int] = []
@@ -135,3 +136,46 @@ def test_layers_of_an_encoder_with_padded_tokens_are_left_out() -> None:
     assert list(found.layers) == ["head"]
     torch.testing.assert_close(found.output.std.float(), expected.std, rtol=0.2, atol=0)
     assert "head" in str(momentgen.summary(network, x, samples=16))
+
+
+# ``summary``: layers from draws, how far ``ap2`` is off, and networks that ``ap2`` cannot run.
+SAMPLES = 4000
+
+
+@pytest.mark.parametrize("outputs", [1, 10])
+def test_summary_has_the_layers_of_draws_and_shows_where_ap2_is_off(outputs: int) -> None:
+    net, images = trained(outputs)
+    network, x = momentgen.convert(net), Moments(images, 0.01)
+    found = momentgen.summary(network, x, SAMPLES, seed=0, progress=False)
+    by_default = network(x).std.mean().item()
+    assert found.rows[-1].std[1] == pytest.approx(by_default, rel=0.05)
+    assert found.rows[0].ratio == pytest.approx(1.0, abs=0.05)
+    assert found.rows[-1].ratio < 0.5  # type: ignore[operator]
+    assert any("since it takes units as independent" in note for note in found.notes)
+    assert f"of {SAMPLES} draws" in str(found)
+    by_ap2 = momentgen.summary(momentgen.convert(net, "ap2"), x)
+    assert by_ap2.draws == 0
+    assert by_ap2.rows[-1].std[1] < 0.5 * by_default
+
+
+def test_summary_of_a_network_that_ap2_cannot_run_says_why() -> None:
+    picks = Of(lambda x: x * (x.argmax(1, keepdim=True) + 1))
+    found = momentgen.summary(
+        momentgen.convert(nn.Sequential(nn.Linear(4, 4), picks, nn.ReLU()).eval()), noisy(torch.randn(3, 4), std=0.3)
+    )
+    assert [row.name for row in found.rows] == ["0", "1", "2"]
+    assert all(row.ratio is None for row in found.rows)
+    assert any("ap2 does not run" in note and "argmax" in note for note in found.notes)
+
+
+# What results print as.
+def found() -> MonteCarlo:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    functions = {"posterior[x]": lambda out: out.softmax(-1)}
+    return momentgen.monte_carlo(network, momentgen.noisy(torch.zeros(2, 4), std=0.5), 200, seed=0, functions=functions)
+
+
+def test_monte_carlo_is_one_short_line_where_it_is_part_of_something_else() -> None:
+    result = found()
+    assert repr([result]) == "[MonteCarlo(n=200, output of shape (2, 3), 3 layers, expected=['posterior[x]'])]"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import mpmath
 import pytest
 import torch
 from hypothesis import given
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from momentgen import Moments
 from momentgen.errors import InputError
-from momentgen.generated import gelu, leaky_relu, relu, silu, square, tanh
+from momentgen.generated import bow_tie, gelu, leaky_relu, relu, silu, square, tanh
+from momentgen.native.c_compiler import find_compiler
 from momentgen.runtime import Op, Parameter
 
 
@@ -212,3 +214,106 @@ def test_a_variance_that_underflows_in_an_op_leaves_finite_gradients(
     leaves = [torch.tensor([value], dtype=dtype, requires_grad=True) for value in (mean, var)]
     gradients = torch.autograd.grad(op(*leaves).std.sum(), leaves)
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+# Bow tie units: a = z u + eta e, z ~ Bernoulli(S(u/tau)); their accuracy is asked in ``tests/contract``.
+TAUS = (1e-3, 0.1, 1.0, 10.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_noise_s_variance_is_added(dtype: torch.dtype) -> None:
+    mean, var = torch.linspace(-3, 3, 61, dtype=dtype), torch.full((61,), 0.2, dtype=dtype)
+    without, noisy = bow_tie(mean, var, tau=0.5), bow_tie(mean, var, tau=0.5, eta=2.0)
+    assert torch.equal(noisy.mean, without.mean)
+    torch.testing.assert_close(noisy.var, without.var + 4.0, rtol=4e-7, atol=0)
+
+
+@pytest.mark.parametrize("tau", TAUS)
+@pytest.mark.parametrize("eta", [0.0, 0.3])
+def test_of_a_certain_input_gate_and_noise_are_all_the_variance(tau: float, eta: float) -> None:
+    means = torch.tensor([k * tau for k in (0.0, 0.01, -0.5, 2.0, -2.4, 9.0, -30.0, 200.0)], dtype=torch.float32)
+    out = bow_tie(means, torch.zeros_like(means), tau=tau, eta=eta)
+    for m, got_mean, got_var in zip(means.tolist(), out.mean.tolist(), out.var.tolist(), strict=True):
+        open_, shut = (float(1 / (1 + mpmath.exp(sign * m / tau))) for sign in (-1, 1))
+        mean, var = m * open_, m**2 * open_ * shut + eta**2
+        assert abs(got_mean - mean) <= 2.0**-22 * max(tau, abs(mean))
+        assert abs(got_var - var) <= 2.0**-22 * max(tau**2, var)
+    # A closed and an open gate are certain.
+    for certain in out.var[-2:].tolist():
+        assert certain == pytest.approx(eta**2, rel=2.0**-22, abs=1e-9 * tau**2)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 0.1, 16.0])
+def test_the_ends_of_float32_give_numbers_and_no_negative_variance(tau: float) -> None:
+    sizes = [0.0, 2.0**-149, 1e-30, 1e-10, 1.0, 1e10, 1e19, 3e30, torch.finfo(torch.float32).max]
+    means = torch.tensor([*sizes, *(-s for s in sizes)])
+    mean, var = (t.flatten().requires_grad_() for t in torch.meshgrid(means, torch.tensor(sizes), indexing="ij"))
+    out = bow_tie(mean, var, tau=tau)
+    assert out.mean.isfinite().all()
+    assert out.var.isfinite().all()
+    assert (out.var >= 0).all()
+    for gradient in torch.autograd.grad((out.mean + out.var).sum(), (mean, var)):
+        assert gradient.isfinite().all()
+
+
+def test_the_certificate_says_what_is_allowed_to_the_variance_and_what_it_is_at_0() -> None:
+    certificate = bow_tie.certificate()
+    assert "Errors of the variance are at most 1e-05*L^2*v + 1e-06*max(A^2, V)." in certificate.words
+    checked = certificate.method["promises"]["checked"]
+    assert "v = 0 gives the variance given x = mu" in checked
+    assert "v = 0 gives variance 0" not in checked
+
+
+# ReLU and leaky ReLU as x times a step at the mean (``identity_delta``): the closed form itself, bit for bit.
+_LARGEST = {torch.float32: torch.finfo(torch.float32).max, torch.float64: torch.finfo(torch.float64).max}
+_LEAST = {torch.float32: 2.0**-149, torch.float64: 5e-324}
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
+
+
+def points(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Means on either side of the step and on it, by variances; both zeros, and the ends of the dtype."""
+    sizes = [_LEAST[dtype], 1e-30, 0.7, 3.0, 1e20, _LARGEST[dtype]]
+    means = torch.tensor([0.0, -0.0, *sizes, *(-s for s in sizes)], dtype=dtype)
+    variances = torch.tensor([0.0, *sizes], dtype=dtype)
+    mean, var = torch.meshgrid(means, variances, indexing="ij")
+    return mean.flatten(), var.flatten()
+
+
+def closed_form(mean: torch.Tensor, var: torch.Tensor) -> list[torch.Tensor]:
+    """mean, var, d(mean + 2 var)/dmu and /dvar."""
+    on = mean > 0
+    zero = torch.zeros_like(mean)
+    return [torch.where(on, mean, zero), torch.where(on, var, zero), on.to(mean.dtype), 2 * on.to(mean.dtype)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", [pytest.param("c", marks=needs_compiler), "torch"])
+def test_every_backend_gives_the_closed_form_exactly_at_the_step_and_on_both_sides(
+    dtype: torch.dtype, backend: str
+) -> None:
+    mean, var = points(dtype)
+    one = torch.ones_like(mean)
+    found = [
+        *relu.kernel("forward", variant="identity_delta", backend=backend)(mean, var),
+        *relu.kernel("backward", variant="identity_delta", backend=backend)(mean, var, one, 2 * one),
+    ]
+    for got, want in zip(found, closed_form(mean, var), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_the_certificate_has_no_error_and_says_what_it_is_of() -> None:
+    certificate = relu.certificate("identity_delta")
+    assert all(bound["ulp of the terms"] == 0 for bound in certificate.bounds.values())
+    assert "the variant's published formula, not the moments that it approximates" in " ".join(certificate.words)
+    assert "the mean falls short by at most sigma/sqrt(2 pi), at mu = 0" in certificate.method["how"]
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.01, 0.3, 1.0])
+def test_leaky_relu_s_is_that_of_both_lines_within_4_ulp(slope: float) -> None:
+    mean, var = points(torch.float32)
+    keep = var < 1e30
+    mean, var = mean[keep], var[keep]
+    out = leaky_relu(mean, var, variant="identity_delta", negative_slope=slope)
+    factor = torch.where(mean > 0, 1.0, slope).double()
+    for got, want in ((out.mean, factor * mean), (out.var, factor**2 * var)):
+        torch.testing.assert_close(got.double(), want, rtol=4 * 2.0**-24, atol=2.0**-126)
