@@ -487,11 +487,6 @@ def test_concurrent_builds_wait_for_each_other(rules: Path) -> None:
     assert kinds(rules) == set()
 
 
-def test_no_worker_outlives_a_build(rules: Path) -> None:
-    run(rules, jobs=2)
-    assert multiprocessing.active_children() == []
-
-
 # What builds keep: manifests, and the digest of the code.
 # A manifest is what was written, or refused.
 _names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)

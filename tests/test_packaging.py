@@ -113,10 +113,6 @@ def test_what_is_not_released_fits_on_a_screen() -> None:
     assert len(waiting) <= 40, "move what users need not know to docs/history.md"
 
 
-def test_the_package_is_typed() -> None:
-    assert (Path(momentgen.__file__).parent / "py.typed").exists()
-
-
 # What works with the base dependencies alone, and what the sentence says where an extra is missing.
 def base_distributions() -> set[str]:
     """What ``pip install momentgen`` brings."""

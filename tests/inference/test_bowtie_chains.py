@@ -220,36 +220,3 @@ def test_a_rows_prediction_does_not_depend_on_the_others() -> None:
     for bad in (x[:, :1], x * float("nan")):
         with pytest.raises(InputError, match="finite features of shape"):
             predict(model, draws, bad)
-
-
-# ------------------------------------------------------------------- estimator
-
-
-def small(**options: object) -> BowTieRegressor:
-    return BowTieRegressor(
-        **{"hidden": (10,), "burn_in": 60, "draws": 40, "calibrate": None, "random_state": 0, **options}
-    )
-
-
-@pytest.fixture(scope="module")
-def data() -> tuple[np.ndarray, np.ndarray]:
-    draw = np.random.default_rng(0)
-    X = draw.uniform(-3, 3, (120, 1))
-    return X, 100 + 10 * np.abs(X[:, 0]) + draw.normal(size=120)
-
-
-def test_the_regressor_finds_a_bend_and_its_noise(data: tuple[np.ndarray, np.ndarray]) -> None:
-    X, y = data
-    model = small(burn_in=300, draws=200).fit(X, y)
-    mean, std = model.predict(X, return_std=True)
-    assert np.sqrt(np.mean((mean - 100 - 10 * np.abs(X[:, 0])) ** 2)) < 0.7
-    assert 0.8 < np.median(std) < 1.5
-    low, middle, high = model.predict_quantiles(X)
-    assert 0.9 < np.mean((low < y) & (y < high)) <= 1
-    assert np.all((low < middle) & (middle < high))
-    # Of the same mixture in the targets' unit, by SciPy.
-    found = model.chains_.predict(model._features(X))
-    scale, shift = model.y_scaler_.scale_[0], model.y_scaler_.mean_[0]
-    parts = stats.norm.logpdf(y, found.means[..., 0] * scale + shift, found.roots[:, 0] * scale)
-    expected = np.log(np.mean(np.exp(parts), 0))
-    np.testing.assert_allclose(model.log_prob(X, y), expected, rtol=1e-9)

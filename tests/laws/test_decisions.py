@@ -102,13 +102,8 @@ def test_functions_that_are_not_defined_everywhere_are_refused(name: str) -> Non
         getattr(space, name)(law_of(normal_input(3)))
 
 
-def test_a_decision_says_what_to_do_instead() -> None:
-    with pytest.raises(UnsupportedError, match="depends on the value that is drawn; the method controlled"):
-        law_of(normal_input(3)).argmax()
-
-
-def test_outside_of_a_module_the_line_is_named_alone() -> None:
-    with pytest.raises(UnsupportedError) as caught:
+def test_a_decision_says_what_to_do_instead_and_outside_of_a_module_the_line_alone() -> None:
+    with pytest.raises(UnsupportedError, match="depends on the value that is drawn; the method controlled") as caught:
         law_of(normal_input(3)).argmax()
     assert re.search(rf", at {re.escape(__file__)}:\d+", str(caught.value))
     assert ", in " not in str(caught.value)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import momentgen
 from momentgen import Moments, budget, noisy
 from momentgen.errors import InputError
-from momentgen.runtime.predicted import Estimated
 
 LEVELS = (0.025, 0.5, 0.975)
 
@@ -189,15 +188,6 @@ def test_a_result_that_was_stored_has_no_quantiles() -> None:
     torch.testing.assert_close(loaded.std, out.std)
     with pytest.raises(InputError, match="answer of the default method"):
         loaded.quantile(0.5)
-
-
-def test_an_estimate_is_a_value_and_its_error() -> None:
-    out = answer(KNOWN["a sum"][0], noisy(torch.zeros(2, 5), std=1.0))
-    found = out.quantile(0.5)
-    assert isinstance(found, Estimated)
-    value, error = found
-    assert value.shape == error.shape == out.mean.shape
-    assert value.dtype == out.mean.dtype
 
 
 def test_an_examples_answers_are_those_of_the_batch() -> None:

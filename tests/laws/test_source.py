@@ -223,12 +223,6 @@ def test_a_root_is_told_by_its_values_and_what_is_nearly_one_is_none() -> None:
         assert _roots(*steps) is None
 
 
-def test_a_centred_value_is_that_of_samples() -> None:
-    assert_agrees(lambda x: x - x.mean(1, keepdim=True), normal_input(1, 5))
-    assert_agrees(lambda x: x - x.mean((1, 2), keepdim=True), normal_input(1, 2, 3))
-    assert_agrees(lambda x: x.mean(-1)[..., None] - x, normal_input(1, 4))
-
-
 def test_a_norm_over_channels_may_be_viewed_as_the_plain_one_is() -> None:
     found = _by_var(law_of(normal_input(2, 4, 2, 2)), 1, False).view(2, -1)
     assert found.shape == (2, 16)

@@ -298,19 +298,6 @@ def test_the_plain_module_stays_what_it_is() -> None:
     assert isinstance(plain(torch.zeros(2, 3, 6, 6)), Tensor)
 
 
-def test_training_and_evaluation_are_the_networks_own() -> None:
-    plain = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).train()
-    network = momentgen.convert(plain)
-    assert network.training
-    x = torch.randn(2, 4)
-    assert network(x).var.any()
-    network.eval()
-    assert plain.training
-    assert not network(x).var.any()
-    plain.eval()
-    assert momentgen.convert(plain).training is False
-
-
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -355,17 +342,6 @@ def test_a_law_is_pickled_as_its_moments() -> None:
     for again in (pickle.loads(pickle.dumps(law)), copy.deepcopy(law)):
         assert type(again) is Diagonal
         close(again.moments(), law.moments())  # type: ignore[attr-defined]
-
-
-def test_a_network_moves_to_another_dtype() -> None:
-    plain = ResidualCNN().eval()
-    x = moments(2, 3, 6, 6)
-    expected = momentgen.convert(plain)(x)
-    network = momentgen.convert(copy.deepcopy(plain)).to(torch.float64)
-    out = network(Moments(*(part.double() for part in x)))
-    assert out.mean.dtype == out.var.dtype == torch.float64
-    close((part.float() for part in out), expected, 1e-4)
-    assert plain.first.weight.dtype == torch.float32
 
 
 def test_shared_parts_stay_shared() -> None:
