@@ -1,7 +1,5 @@
 """What gcc says of the loops in generated C: which of them it did not vectorise."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Rules compiled anew in this process, once a session: for what only the compiler knows, such as the programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

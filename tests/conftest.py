@@ -1,7 +1,5 @@
 """What all tests share: how hypothesis runs, how many threads a worker has, and the command line."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ Code is one word, and code blocks are left out.  Each cell of a table and each i
 Python file the docstrings of public names and the messages to users are read.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

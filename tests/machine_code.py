@@ -5,8 +5,6 @@ backend contracts, approximates or flushes: :func:`inspect` reads the assembly
 and says so, with the registers, spills and instructions an element costs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

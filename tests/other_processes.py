@@ -1,7 +1,5 @@
 """What tests of several processes share: their environment, and compilers that do as they are told."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

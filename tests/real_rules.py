@@ -1,7 +1,5 @@
 """The ops of ``momentgen.generated`` as tests take them: all rules and variants, and what is known of each f."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

@@ -1,7 +1,5 @@
 """Refusals as tables: what an error says, and the calls that raise it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

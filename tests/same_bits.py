@@ -3,8 +3,6 @@
 Used by the tests and by ``benchmarks/bits.py``.  A NaN's payload is not specified and does not count.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """A million draws of a few normal values, and what a function of them is on average."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 A stub rule file is plain text: each line is a word the stub obeys.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Machine code of every generated Triton kernel, compiled ahead of time for GPUs that need not be there."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

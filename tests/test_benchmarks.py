@@ -1,7 +1,5 @@
 """The benchmark of answers runs as it stands, and what all benchmarks import is there."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Lines per folder: a budget is lowered when its folder shrinks, and raised with a reason in the commit alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

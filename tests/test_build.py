@@ -1,7 +1,5 @@
 """A build is incremental, atomic, deterministic, and survives what happens to it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib

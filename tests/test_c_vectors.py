@@ -1,7 +1,5 @@
 """Every committed C kernel runs in vector lanes: one that gcc leaves scalar is right, but 30 times slower."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The command line: what it prints, where, and the code it exits with."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

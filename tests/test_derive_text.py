@@ -1,7 +1,5 @@
 """`momentgen derive`: what is printed is true, readable, and refuses what it cannot print."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Readers of data for the examples, on files made here in the layouts that the data are published in."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from functools import partial

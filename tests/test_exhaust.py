@@ -1,7 +1,5 @@
 """The run over all float32 means sees what there is to see, and builds read what it finds."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """generated/ is what rules/ give, wherever and however often they are built."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import platform

@@ -1,7 +1,5 @@
 """Lower layers never import higher ones: start-up stays short, and a training process never loads the compiler."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import subprocess

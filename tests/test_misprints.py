@@ -1,7 +1,5 @@
 """docs/misprints.md: what is printed, and what holds, by quadrature of f itself."""
 
-from __future__ import annotations
-
 import itertools
 import runpy
 from pathlib import Path

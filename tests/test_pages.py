@@ -1,7 +1,5 @@
 """The Python on the first pages runs, in order, and prints what stands below it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Pictures have the numbers of what they show, names, and units."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

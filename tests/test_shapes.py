@@ -3,8 +3,6 @@
 Annotations stay strings when users run the code: jaxtyping and beartype are needed here alone.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import types

@@ -1,7 +1,5 @@
 """The committed page of what laws support is what :func:`momentgen.support` says; run this file to write it anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import momentgen

@@ -1,7 +1,5 @@
 """`momentgen verify`: certificates that hold pass, and what breaks them is found in the committed C itself."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Small networks, and what the tests with torch's own machinery (compile, export, func, ...) share."""
 
-from __future__ import annotations
-
 import gc
 import os
 import time

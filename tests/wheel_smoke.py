@@ -1,7 +1,5 @@
 """Run by cibuildwheel on each wheel: its kernels serve, without a compiler, and give the right moments."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -9,8 +9,6 @@ again, the command goes on where it was stopped: seeds that the record has are p
 record anew, and ``--add FILE`` adds that of another machine.  ``--show 17`` prints the network of a seed as a script.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Counts of many seeds, in processes side by side, in a file that can be added to."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import subprocess

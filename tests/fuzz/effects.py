@@ -4,8 +4,6 @@ Each function takes the operands and a key that no other value has, and returns 
 :class:`~fuzz.program.Value` but name and shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ A template is a line of Python with the names of values and sizes left open: ``{
 batch, ``{w}`` a module or buffer of the template's own.  One that cannot be filled in, or does not run, is passed over.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """A program of a seed: what it takes, a few calls, what it returns."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from dataclasses import replace

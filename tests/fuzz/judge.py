@@ -12,8 +12,6 @@ right about which value follows from what they document:
 * the default: every value, within its stated errors.
 """
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable, Iterator

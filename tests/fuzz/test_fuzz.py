@@ -3,8 +3,6 @@
 A failure prints the network as a script.  ``make fuzz`` runs thousands.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import warnings

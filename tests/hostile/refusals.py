@@ -1,7 +1,5 @@
 """How hostile texts and rules are tried: so many examples, always the same ones, and a warning is an error."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

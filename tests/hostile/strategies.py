@@ -1,7 +1,5 @@
 """What hostile users hand over: tensors in odd memory, tensors that are none, and values that are no parameters."""
 
-from __future__ import annotations
-
 import decimal
 import fractions
 from collections.abc import Callable

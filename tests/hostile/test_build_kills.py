@@ -1,7 +1,5 @@
 """A build that is killed, before any of its changes to the disk, leaves a package that can be imported."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The cache of compiled kernels among other users, many processes, kills, forks, and poor file systems."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

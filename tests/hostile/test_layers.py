@@ -4,8 +4,6 @@ A layer stands on torch's class of its name.  What that class does not take, an 
 tensor, it refuses in its own words, and these are left to it; moments are ours to check.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 None may raise a foreign error, or an internal one.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import keyword

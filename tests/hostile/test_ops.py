@@ -1,7 +1,5 @@
 """Ops in hostile hands: the right numbers, or an error of our own that names what was expected and what came."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Texts, functions and parameters that nobody should write: each is refused with its cause, or means what it says."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """Fits that are short on purpose do not say so."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """All estimators with settings of a quick fit, and data for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

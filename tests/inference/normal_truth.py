@@ -1,7 +1,5 @@
 """Expectations under a normal variable, by scipy on a fine grid."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

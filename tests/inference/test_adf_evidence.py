@@ -1,7 +1,5 @@
 """log Z, its derivatives and moment matching against quadrature and closed forms."""
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """The filter: steps against autograd, batches against single networks, going on, extremes."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

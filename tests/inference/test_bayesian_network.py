@@ -1,7 +1,5 @@
 """Networks with posteriors for parameters: the network's own code, the bound, gradients, tied and chosen parameters."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Chains of a bow tie network: seeds, interruption, R̂, ArviZ; where they start; hard data; predictions."""
 
-from __future__ import annotations
-
 import importlib.util
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """Every conditional of a bow tie network against its un-normalised log joint, and what they do with hard input."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The law of held-out errors: scale, where it is large, tails, and what it does not find where there is nothing."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

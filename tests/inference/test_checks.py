@@ -1,7 +1,5 @@
 """Scores, leave-one-out likelihoods and pictures of fitted regressors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

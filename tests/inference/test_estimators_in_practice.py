@@ -1,7 +1,5 @@
 """What practitioners do to estimators: frames, rare classes, weights, known noise in chunks, interrupted fits."""
 
-from __future__ import annotations
-
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -1,7 +1,5 @@
 """What every estimator does: scikit-learn's conventions, saving, going on, units, hard data, and what it refuses."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from pathlib import Path

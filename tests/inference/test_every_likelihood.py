@@ -1,7 +1,5 @@
 """What every likelihood of one output has: terms beside scipy's quadrature; and estimators of counts and classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks that hold their own parts otherwise than as modules: σ is that of the same network by modules alone."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

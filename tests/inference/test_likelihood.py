@@ -1,7 +1,5 @@
 """Likelihoods: against mpmath's quadrature and closed forms, in the tails, and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """What the sampler takes and refuses; its random numbers, whatever threads, compilers and strides."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from pathlib import Path

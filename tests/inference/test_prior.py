@@ -1,7 +1,5 @@
 """Priors: against torch.distributions, quadrature and closed series; correlated posteriors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What is refused at once, with a sentence that says why: settings, shapes, observations, and data of other kinds."""
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial

@@ -1,7 +1,5 @@
 """What all regressors share: intervals that hold, parts of σ, quantiles, draws, warnings, data in chunks."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

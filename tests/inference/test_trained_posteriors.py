@@ -1,7 +1,5 @@
 """Posteriors that other libraries trained: a network's moments are those of many draws by the library itself."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 from typing import Any

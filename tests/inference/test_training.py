@@ -1,7 +1,5 @@
 """Training by the lower bound: exact resume, several processes, the fit of a conjugate model."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

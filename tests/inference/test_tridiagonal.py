@@ -1,7 +1,5 @@
 """The tridiagonal posterior against the paper's covariance, and its derivatives in exact arithmetic."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """What variational estimators can be told: networks, likelihoods, noise, weights of rows, when to stop."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attention runs by the functions that a network calls, not by fused shortcuts; and the method that runs on laws."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

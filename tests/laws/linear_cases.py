@@ -3,8 +3,6 @@
 Plain calls of every function are in ``test_every_function``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random parameters for the tests of laws: posteriors with correlated neighbours, what takes them, and draws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Plain calls of one function are in ``test_every_function``; these have arguments, shapes or operands beside those.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Small networks for the tests of laws: whose units share noise, a trained one, and a function as a network."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention of random queries, keys and values: against sampling, torch where nothing is random, in torch's modes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Values so small or large that float32 does not hold their variances: σ is right, or there is an error."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions of one value, met twice or one after another, by every analytic method against draws of the network."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``torch.compile`` of converted networks: what eager mode computes, compiled once for each method."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

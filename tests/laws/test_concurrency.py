@@ -1,7 +1,5 @@
 """Methods in threads, tasks and processes at once."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

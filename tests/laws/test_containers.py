@@ -1,7 +1,5 @@
 """What networks take and return, in whatever containers: moments cross the border, and laws never do."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """What depends on the value that is drawn is refused: by name, with the law, the module and the line."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

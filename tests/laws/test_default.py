@@ -1,7 +1,5 @@
 """The default of a network for which no method is given."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every call of :mod:`fuzz.functions` alone: by ``ap2`` against torch's Jacobian, an integral or draws; on points."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache

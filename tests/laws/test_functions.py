@@ -1,7 +1,5 @@
 """Functions of noisy values: what they share, what they are made of, and published uncertainties."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

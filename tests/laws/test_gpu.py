@@ -1,7 +1,5 @@
 """Networks on a GPU say what they say on the CPU; skipped where there is none."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Networks of float16 and bfloat16, whose moments are those of the same network in float32."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs that write in place: on points bit for bit torch's, on moments those of the same program without views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calls that share their noise and random weights: covariance across calls, and rollouts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

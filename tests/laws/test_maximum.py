@@ -1,7 +1,5 @@
 """The maximum of n against scipy's adaptive integrals, the generated op of two, and the plain maximum."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Calls that newcomers get wrong, and what they are told; advice that is code runs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The pair of tensors that enters and leaves networks."""
 
-from __future__ import annotations
-
 import copy
 import io
 import itertools

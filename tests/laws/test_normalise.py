@@ -1,7 +1,5 @@
 """Norms against Monte Carlo, exact integrals of n = 2, the plain functions, and each other."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

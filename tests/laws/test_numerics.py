@@ -3,8 +3,6 @@
 What a function's moments are is asked in a test of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls that are seldom made: of numbers, of vectors without a batch, of flags of autograd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

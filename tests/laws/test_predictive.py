@@ -1,7 +1,5 @@
 """What follows from an answer, where it is known in closed form: quantiles, probabilities, skewness, draws."""
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Callable

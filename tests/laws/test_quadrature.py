@@ -1,7 +1,5 @@
 """Quadrature of one normal value against closed forms and mpmath's adaptive integrals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

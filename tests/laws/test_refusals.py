@@ -1,7 +1,5 @@
 """What laws, networks and results refuse at once, with a sentence that says why."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import Any

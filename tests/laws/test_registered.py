@@ -1,7 +1,5 @@
 """Functions that users make known: the decorator, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

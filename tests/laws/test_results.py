@@ -1,7 +1,5 @@
 """What can be done with moments: print, index, move, convert, save, and read the notes of their call."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import subprocess

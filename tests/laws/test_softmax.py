@@ -1,7 +1,5 @@
 """The softmax as a value: against quadrature, sampling, torch where nothing is random, and in every mode of torch."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """Values of one source: what is written by hand over a value and functions of it, against sampling and the ops."""
 
-from __future__ import annotations
-
 import gc
 import math
 import weakref

@@ -1,7 +1,5 @@
 """Laws next to the rest of torch: checkpoints, autocast, hooks, scripts, einops, saving and copying."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

@@ -1,7 +1,5 @@
 """torch.func, make_fx and fake tensors over converted networks."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Random parameters under laws that take values as independent, alone and in networks, beside a million draws."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks as other people write them run on moments without a change."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ without it, its compiled library does not load, and importing it stops at the fi
 that library.  No network here calls these operators; that they are declared is enough.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 from pathlib import Path

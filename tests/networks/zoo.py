@@ -4,8 +4,6 @@ Nothing is downloaded: the weights are random, from a fixed seed.  The modules o
 network is built, so that collecting the tests imports neither timm nor transformers.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

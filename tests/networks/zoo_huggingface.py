@@ -1,7 +1,5 @@
 """Networks of Hugging Face's transformers, from small configurations."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from networks.third_party import allow_torchvision

@@ -1,7 +1,5 @@
 """Sequences, fields and generators as they are commonly written."""
 
-from __future__ import annotations
-
 import math
 
 import torch

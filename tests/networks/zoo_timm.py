@@ -1,7 +1,5 @@
 """Networks of timm, narrow and shallow."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

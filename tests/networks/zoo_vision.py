@@ -1,7 +1,5 @@
 """Networks of torchvision, narrow and shallow where it lets them be."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from networks.third_party import allow_torchvision

@@ -1,7 +1,5 @@
 """The class posteriors of independent normal logits: formulas in mpmath, properties, extremes, derivatives."""
 
-from __future__ import annotations
-
 import mpmath
 import pytest
 import torch

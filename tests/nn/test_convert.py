@@ -1,7 +1,5 @@
 """Conversion of plain torch networks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Layers of torch.nn behind the border have torch's bits; those of our own the moments of a million samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

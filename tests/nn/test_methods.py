@@ -1,7 +1,5 @@
 """AP1, AP2 and sample: contexts, modules, threads, compiled code, Monte Carlo."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

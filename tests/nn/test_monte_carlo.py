@@ -1,7 +1,5 @@
 """``monte_carlo`` of networks that know of their batch: one draw at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

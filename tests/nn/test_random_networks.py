@@ -1,7 +1,5 @@
 """Networks built by hypothesis: no negative variance, NaN or infinity, forward or in gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

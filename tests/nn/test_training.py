@@ -1,7 +1,5 @@
 """Training end to end: optimisers, autocast, torch.compile, checkpoints, distributed."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page: self-contained, complete, and honest about what it does not show."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

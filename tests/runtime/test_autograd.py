@@ -1,7 +1,5 @@
 """Derivatives of every kind and order, against autograd of the formula itself in float64."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable, Iterator

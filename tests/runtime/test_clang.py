@@ -3,8 +3,6 @@
 Where CI is set, clang must be there: a test that is skipped shows nothing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

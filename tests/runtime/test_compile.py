@@ -1,7 +1,5 @@
 """torch.compile, torch.export and torch.library see well-behaved operators."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """float64 and the code for machines without a compiler: bounded memory, derivatives of every order, other devices."""
 
-from __future__ import annotations
-
 import math
 import types
 import warnings

@@ -1,7 +1,5 @@
 """Parameters that are tensors: values, gradients against finite differences, and a network that learns one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a call of an op gives, for every kind of tensor, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Kernels inside a wheel: the bits of those compiled here, the right ones for the processor, and no compiler needed."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

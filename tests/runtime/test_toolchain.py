@@ -1,7 +1,5 @@
 """Compiling on a user's machine: the cache, its damage, many processes at once, and machines without a compiler."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

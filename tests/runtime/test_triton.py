@@ -1,7 +1,5 @@
 """The Triton kernels through the runtime's launcher, in Triton's interpreter, which wants a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ops say what they promise: in their documentation and certificates, from the certificate's data alone."""
 
-from __future__ import annotations
-
 import json
 import pydoc
 import sys

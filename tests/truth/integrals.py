@@ -6,8 +6,6 @@
 - :func:`by_points`: of any function, by scrambled Sobol points; four digits.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """How far answers of the default are from the truth, in their stated errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The default is right, and its error honest, where the answer is known."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
