@@ -57,7 +57,7 @@ $(NEW)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 # What these ask does not depend on torch: words, C compilers, wheels, mathematics, scikit-learn's conventions.
-SAME := $(addprefix --ignore=tests/runtime/test_,clang.py shipped.py toolchain.py words.py) \
+SAME := $(addprefix --ignore=tests/runtime/test_,shipped.py toolchain.py words.py) \
 	$(addprefix --ignore=tests/inference/test_,calibration.py every_estimator.py \
 	polya_gamma_law.py regressor_conveniences.py)
 test-versions: $(NEW)/.ready
