@@ -14,7 +14,6 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from exhaust import Reference, Sweep, exhausted, updated  # noqa: E402
 from real_rules import ROOT, rules
 
 from momentgen.build.built import Built, CommittedKernel, read_built
@@ -26,6 +25,10 @@ from momentgen.compiler.strategies import stabilise
 from momentgen.errors import MomentgenError, RuleError
 from momentgen.native.c_compiler import find_compiler
 from momentgen.rule import Rule, load_rules
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+from exhaust import Reference, Sweep, exhausted, updated
 
 RULES, GENERATED = ROOT / "rules", ROOT / "generated"
 
@@ -166,7 +169,6 @@ def test_the_command_prints_a_table_and_exits_1_on_a_broken_bound(
 
 
 # The run over all float32 means sees what there is to see, and builds read what it finds.
-sys.path.append(str(ROOT / "benchmarks"))
 
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="needs a C compiler")

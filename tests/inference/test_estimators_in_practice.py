@@ -151,9 +151,9 @@ def test_targets_of_low_precision_are_fitted_as_the_numbers_that_they_are(dtype:
         VBPRegressor(hidden=(5,), propagation="ap2", max_steps=60, validation_fraction=0.3, random_state=0),
         CorrelatedRegressor(**BOUND, samples=10),
         PBPRegressor(**FILTER),
-        PBPRegressor(members=1, random_state=0),
+        PBPRegressor(hidden=(5,), members=1, random_state=0),
     ],
-    ids=["calibrated", "stopped early", "correlated", "filtered", "chosen"],
+    ids=["calibrated", "stopped early", "correlated", "filtered", "passes chosen"],
 )
 def test_rows_of_weight_zero_leave_σ_and_intervals_as_if_they_were_not_there(model: Any) -> None:
     x, y = line(80)

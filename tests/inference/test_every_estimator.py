@@ -32,6 +32,7 @@ from momentgen.inference import (
     BowTieRegressor,
     CorrelatedClassifier,
     CorrelatedRegressor,
+    EBPClassifier,
     EBPRegressor,
     PBPClassifier,
     PBPRegressor,
@@ -39,7 +40,8 @@ from momentgen.inference import (
     VBPRegressor,
 )
 
-_SLOW = (CorrelatedRegressor, CorrelatedClassifier)
+#: variational ones with draws, and filters that differ from PBP by the rule of a step alone
+_SLOW = (CorrelatedRegressor, CorrelatedClassifier, EBPRegressor, EBPClassifier)
 
 
 @every([pytest.param(kind, marks=pytest.mark.slow if kind in _SLOW else []) for kind in QUICK])
@@ -235,7 +237,7 @@ def test_hard_data_are_fitted_with_predictions_that_make_sense(kind: Any, name: 
         assert model.score(x, y) > 0.3
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(PBPRegressor, 0), (EBPRegressor, 1)])
+@pytest.mark.parametrize(("kind", "seed"), [(PBPRegressor, 0), pytest.param(EBPRegressor, 1, marks=pytest.mark.slow)])
 def test_twenty_rows_are_fitted_better_than_by_their_mean(kind: Any, seed: int) -> None:
     x, y = line(20, noise=0.1, seed=seed)
     new, targets = line(200, noise=0.1, seed=seed + 100)
