@@ -153,7 +153,7 @@ def test_weights_of_classes_are_those_of_their_rows(kind: Any) -> None:
     np.testing.assert_allclose(answers(told, x), answers(by_row, x), rtol=1e-6)
 
 
-@every(REGRESSORS)
+@every([PBPRegressor, VBPRegressor])
 def test_folds_of_ones_own_calibrate_as_the_same_ones_by_default(kind: Any) -> None:
     x, y = friedman(kind)
     model = quick(kind, calibrate="cv").fit(x, y)

@@ -236,6 +236,7 @@ def test_a_function_trains_where_the_modules_that_it_holds_do_and_shares_their_p
     net = nn.Linear(2, 1)
     of_net = convert(lambda x: net(x).exp())
     assert of_net.training
+    assert not convert(lambda x: net(x)).eval().training
     assert {id(parameter) for parameter in of_net.parameters()} == {id(parameter) for parameter in net.parameters()}
     assert not convert(net.eval().forward).training
     of_net(noisy(torch.zeros(1, 2), std=0.1)).var.sum().backward()
