@@ -268,7 +268,7 @@ def _draws(distribution: td.Distribution, x: Tensor, count: int = 20_000) -> Ten
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_controlled_has_the_moments_of_draws_within_the_stated_error(name: str) -> None:
     distribution, covered, away, ratios = DISTRIBUTIONS[name], [], [], []
-    for seed in range(4):
+    for seed in range(2):
         network, x = _network(), torch.randn(4, 3)
         with torch.no_grad(), momentgen.method("controlled", rtol=1e-9, max_rows=64, seed=seed):
             drawn = network(_draws(distribution, x)).double()
@@ -290,7 +290,7 @@ def test_mean_and_variance_are_those_of_draws_and_sample_draws_from_it(name: str
     torch.testing.assert_close(given.mean, drawn.mean(0), rtol=0.0, atol=0.05)
     torch.testing.assert_close(given.std, drawn.std(0), rtol=0.06, atol=0.0)
     same = momentgen.convert(nn.Identity(), "sample")
-    sampled = torch.stack([same(given).mean for _ in range(4000)])
+    sampled = torch.stack([same(given).mean for _ in range(1500)])
     for share in (0.1, 0.5, 0.9):
         torch.testing.assert_close(
             sampled.quantile(share, 0), drawn[:4000].quantile(share, 0), rtol=0.0, atol=0.15

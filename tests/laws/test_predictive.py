@@ -43,7 +43,7 @@ def exact(name: str, level: float) -> float:
 def test_two_stated_errors_hold_quantiles_that_are_known(name: str) -> None:
     function, count, mean, std, _ = KNOWN[name]
     z = []
-    for seed in range(6):
+    for seed in range(3):
         x = noisy(torch.full((16, count), mean, dtype=torch.float64), std=std)
         out = answer(function, x, seed)
         for level in LEVELS:
@@ -250,7 +250,7 @@ def test_two_stated_errors_hold_probabilities_and_quantiles_of_a_curve(
 ) -> None:
     """Of tanh(s Σx): of few values a polynomial through the nodes of cubature is off, which random points tell."""
     z = []
-    for seed in range(8):
+    for seed in range(4):
         x = noisy(torch.full((2, count), 0.3 / count, dtype=dtype), std=1 / math.sqrt(count))
         out = momentgen.propagate(lambda x: torch.tanh(slope * x.sum(-1)), x, seed=seed)
         for level in (0.05, 0.2, 0.5, 0.8, 0.95):

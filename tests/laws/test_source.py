@@ -476,7 +476,7 @@ def test_a_law_is_freed_after_the_next_affine_map() -> None:
 def test_long_chains_are_cut(step: Callable[[Any], Any]) -> None:
     law = law_of(normal_input(2, 4, least=0.01, spread=0.01))
     reference = weakref.ref(law)
-    for _ in range(300):
+    for _ in range(100):
         law = step(0.1 * law)
     gc.collect()
     assert reference() is None
