@@ -132,7 +132,7 @@ def test_nothing_has_no_probabilities(shape: tuple[int, ...]) -> None:
 
 
 @needs_linux
-@pytest.mark.parametrize("classes", [10, 1000])
+@pytest.mark.parametrize("classes", [pytest.param(10, marks=pytest.mark.slow), 1000])
 def test_forward_and_backward_take_no_more_memory_for_more_classes(classes: int) -> None:
     """200,000 logits add at most 200 MB to the process; a thousand classes each added 860."""
     assert growth(RUN, f"run({200_000 // classes}, {classes})") < 200e6
