@@ -15,7 +15,6 @@ from momentgen.inference.bowtie import BowTieModel, Chains, ConjugatePrior, simu
 from momentgen.inference.bowtie.chains import split_r_hat
 from momentgen.inference.bowtie.model import State
 from momentgen.inference.bowtie.prediction import Draws, predict
-from momentgen.inference.estimators.bowtie import BowTieRegressor
 
 X = torch.linspace(-1.5, 1.5, 30, dtype=torch.float64)[:, None]
 Y = X.abs() - 0.75

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.func import jvp, vmap
 
 from momentgen import Moments
-from momentgen.errors import InputError
 from momentgen.nn import functional
 from momentgen.nn.functional import Posterior, class_posterior, log_class_posterior
 
