@@ -45,7 +45,7 @@ class Case:
         call: the network on its random input, a tensor or moments, and its other arguments.
         output: the tensor or moments that are looked at, of what the network returns.
         train: what trains it; None where weights come with the package.
-        draws: of the plain network, from which the truth comes.
+        draws: of the plain network, from which the truth comes; more where outputs are few, as all seeds share them.
     """
 
     name: str

@@ -434,7 +434,7 @@ TRAINED = (
     Case("autoencoder", "torch", Autoencoder, lambda _: digits()[0][:BATCH, None], (0.02, 0.1, 0.5), train=on_itself),
     Case(
         "SIREN", "siren-pytorch", siren, lambda _: torch.rand(BATCH, 2) * 2 - 1, (0.005, 0.02, 0.1),
-        train=on_a_picture,
+        train=on_a_picture, draws=100_000,
     ),
     Case("GCN by index_add", "torch", IndexAdd, lambda _: graph()[0], (0.05, 0.3), train=on_nodes),
     Case("GCN by torch.sparse", "torch", Sparse, lambda _: graph()[0], (0.05, 0.3), train=on_nodes),
@@ -442,7 +442,7 @@ TRAINED = (
     Case("FNO", "neuraloperator", fourier_operator, lambda _: waves(BATCH), (0.05, 0.3), train=on_waves),
     Case(
         "KAN", "pykan", spline_network, rows("diabetes"), (0.02, 0.1),
-        train=on_table("diabetes", lambda out: out[:, 0], 100),
+        train=on_table("diabetes", lambda out: out[:, 0], 100), draws=40_000,
     ),
     Case("masked autoregressive flow", "nflows", LogProbability, rows("wine"), (0.05, 0.3), train=on_density),
     Case(
@@ -451,7 +451,7 @@ TRAINED = (
     ),
     Case(
         "TabNet", "pytorch-tabnet", tab_net, rows("breast_cancer"), (0.02, 0.1), output=lambda out: out[0],
-        train=on_table("breast_cancer", lambda out: out[0], 200),
+        train=on_table("breast_cancer", lambda out: out[0], 200), draws=12_000,
     ),
     Case("scripted MLP", "torch.jit", scripted, lambda _: digits()[0][:BATCH], (0.05, 0.3), train=on_digits),
     Case("outputs (B,)", "torch", Price, rows("diabetes"), (0.05, 0.3), train=on_table("diabetes", lambda out: out)),
