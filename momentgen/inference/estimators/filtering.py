@@ -248,13 +248,13 @@ class FilterRegressor(_Filtering, BayesianRegressor):
         return max(float(np.average(log_densities(one, weights), weights=weights)) / one[0].shape[1] for one in found)
 
     def _pick(self, found: list[Chosen], y: NDArray[Any], parts: Folds) -> Chosen:
-        """A line, unless a network is ahead of it by more than chance."""
+        """A line, unless a network is ahead of it by more than a standard error."""
         best, lines = super()._pick(found, y, parts), [one for one in found if not one.hidden]
         if not lines or not best.hidden:
             return best
         (own, weights), (other, _) = (self._densities(y, parts, one.held_out) for one in (best, lines[0]))
-        ahead, chance = lead(own, other, weights)
-        return best if ahead > chance else lines[0]
+        ahead, two_errors = lead(own, other, weights)
+        return best if 2 * ahead > two_errors else lines[0]
 
     def _held_out(self, X: NDArray[Any], y: NDArray[Any], folds: Any) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         if self._chosen is None:
