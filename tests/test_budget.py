@@ -11,10 +11,10 @@ BUDGETS = {
     "momentgen": 54_800,
     "momentgen/compiler": 20_210,
     "momentgen/compiler/strategies": 7_380,
-    "momentgen/laws": 15_240,
+    "momentgen/laws": 15_250,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
-    "tests": 37_350,
+    "tests": 37_360,
     "benchmarks": 8_330,
 }
 

@@ -419,3 +419,19 @@ def test_noise_that_arguments_share_has_a_row_of_its_own_that_names_them() -> No
     found = budget(lambda m, d, h: m + d + h, noisy(1.0, std=1.0), noisy(2.0, std=0.2) + caliper, caliper)
     assert found.names == ["m", "d", "common to d, h"]
     torch.testing.assert_close(found.first, torch.tensor([1.0, 0.04, 0.36]).double() / 1.4, rtol=1e-5, atol=0)
+
+
+def test_a_quantile_beyond_the_rows_says_how_little_they_tell_or_is_refused() -> None:
+    """Of squares about 0 all is remainder: no row of 256 is as far out as one in a thousand."""
+    held = []
+    for seed in range(10):
+        out = answer(lambda x: x.square().sum(-1), noisy(torch.zeros(1, 5, dtype=torch.float64), std=1.0), seed)
+        found = out.quantile(0.999)
+        held.append(abs(found.value.item() - stats.chi2(5).ppf(0.999)) < 2.5 * found.error.item())
+    assert sum(held) >= 8
+    with pytest.raises(InputError, match=r"With rtol=0\.05 the network runs"):
+        out.quantile(0.9999)
+    told = out.quantile(0.9999, rtol=0.5)
+    assert abs(told.value.item() - stats.chi2(5).ppf(0.9999)) < 3 * told.error.item() < 10
+    sure = answer(lambda x: x.sum(-1), noisy(torch.zeros(1, 5, dtype=torch.float64), std=1.0)).quantile(0.9999)
+    assert sure.value.item() == pytest.approx(stats.norm.ppf(0.9999) * math.sqrt(5), rel=0.03)

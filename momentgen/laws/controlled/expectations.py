@@ -24,6 +24,8 @@ HELD, LEAST, _MOST = 2**24, 1024, 2**15
 SETS: Final = 8
 #: error of the draws that is small, as a part of the number
 _ENOUGH: Final = 0.02
+#: rows beyond a quantile that tell where it is
+_OUT: Final = 3
 #: parts of further draws, at most
 _PARTS: Final = 32
 #: remainders that a row is compared with
@@ -104,7 +106,13 @@ class Expectations:
         for centre, end in ((asked, functools.partial(self._place, made.main)), (own, at)):
             low, high = (end(ordered, (centre + sign * error).clamp(least, 1 - least)) for sign in (-1, 1))
             spreads.append((high - low).abs() / 2)
-        return place, spreads[0].maximum(spreads[1])
+        # hardly a row is further out than these levels: what the remainder does there is not known
+        level = _OUT / len(made.main.rest)
+        within = (
+            torch.as_tensor(probability, dtype=torch.float64).expand(place.shape).clamp(level, max(1 - level, level))
+        )
+        beyond = made.main.share * (place - at(ordered, within)).abs()
+        return place, spreads[0].maximum(spreads[1]).hypot(beyond)
 
     def _place(self, main: Surrogate, ordered: Tensor, asked: Tensor) -> Tensor:
         """Where the probability of less, as the rows correct it, is the one asked for.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.laws.controlled.expectations import HELD, LEAST, SETS, Expectations, Function, Made, lower_tail
+from momentgen.laws.controlled.surrogates import Surrogate
 from momentgen.laws.nests import leaves_of
 from momentgen.laws.notes import note_and_warn
 from momentgen.runtime import JointMoments
@@ -23,6 +24,8 @@ from momentgen.runtime.predicted import Estimated, Interval
 _ROWS: Final = 2**15
 #: draws that tell whether an event is of one example
 _TOLD: Final = 64
+#: how far beyond the rows, as a part of one, a quantile may be
+_FAR: Final = 0.1
 #: draws of a moment that torch asks for
 _OF_MOMENTS: Final = 2**12
 
@@ -74,7 +77,7 @@ class OfOutput:
 
         def question(made: Made) -> tuple[Tensor, ...]:
             drawn = self._by.draws(made)
-            _refuse_beyond(drawn.main, probability, f"quantile({probability:g})")
+            _refuse_beyond(drawn.main, probability, f"quantile({probability:g})", made.main if rtol is None else None)
             return self._by.quantile(made, probability, drawn, drawn.main.sort(0).values)
 
         return self._until(rtol, lambda: Estimated(*self._each(question)), self._std)
@@ -85,7 +88,7 @@ class OfOutput:
         def ends(made: Made) -> tuple[Tensor, ...]:
             lower: Tensor | float = (1 - level) / 2
             drawn, off = self._by.draws(made), torch.zeros(())
-            _refuse_beyond(drawn.main, (1 - level) / 2, f"interval({level:g})")
+            _refuse_beyond(drawn.main, (1 - level) / 2, f"interval({level:g})", made.main if rtol is None else None)
             if shortest:
                 lower, off = lower_tail(drawn.main.chunk(SETS), drawn.main, drawn.others, level, made.factor)
             ordered = drawn.main.sort(0).values
@@ -207,9 +210,16 @@ def _where_known(happened: Tensor, lost: Tensor, independent: bool) -> Tensor:
     return torch.where(lost.reshape(*lost.shape, *(1,) * (happened.dim() - lost.dim())), torch.nan, happened)
 
 
-def _refuse_beyond(drawn: Tensor, tail: float, asked: str) -> None:
-    """Raise where hardly a draw is beyond a quantile."""
+def _refuse_beyond(drawn: Tensor, tail: float, asked: str, main: Surrogate | None) -> None:
+    """Raise where hardly a draw is beyond a quantile, or hardly a row of a ``main`` that is mostly remainders."""
     least = 1 / len(drawn)
+    if main is not None and float((main.share > 0.5).double().mean()) > 0.5 and main.at_rows is not None:
+        least = _FAR / len(main.rest)
+        if min(tail, 1 - tail) < least:
+            raise InputError(
+                f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, for {len(main.rest)} rows of a "
+                "function that is mostly not linear. With rtol=0.05 the network runs until they tell this one, too"
+            )
     if min(tail, 1 - tail) < least:
         raise InputError(
             f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, the range of {len(drawn)} draws. "
