@@ -8,13 +8,13 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 54_800,
+    "momentgen": 54_830,
     "momentgen/compiler": 20_210,
     "momentgen/compiler/strategies": 7_380,
-    "momentgen/laws": 15_250,
+    "momentgen/laws": 15_270,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
-    "tests": 37_360,
+    "tests": 37_370,
     "benchmarks": 8_330,
 }
 

@@ -435,3 +435,14 @@ def test_a_quantile_beyond_the_rows_says_how_little_they_tell_or_is_refused() ->
     assert abs(told.value.item() - stats.chi2(5).ppf(0.9999)) < 3 * told.error.item() < 10
     sure = answer(lambda x: x.sum(-1), noisy(torch.zeros(1, 5, dtype=torch.float64), std=1.0)).quantile(0.9999)
     assert sure.value.item() == pytest.approx(stats.norm.ppf(0.9999) * math.sqrt(5), rel=0.03)
+
+
+@pytest.mark.parametrize("turns", [3, 20])
+def test_probabilities_of_a_curve_that_turns_between_the_nodes_hold(turns: int) -> None:
+    x = torch.linspace(-9, 9, 400_001, dtype=torch.float64)
+    weight = torch.exp(-0.5 * x.square())
+    exact = float((weight * (torch.sin(turns * x) > 0.9)).sum() / weight.sum())
+    for seed in range(6):
+        one = answer(lambda x: torch.sin(turns * x), noisy(torch.zeros(1, 1, dtype=torch.float64), std=1.0), seed)
+        found = one.probability(lambda y: y > 0.9)
+        assert abs(found.value.item() - exact) < 3 * found.error.item() < 0.3

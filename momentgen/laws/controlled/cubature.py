@@ -32,7 +32,7 @@ from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
-from momentgen.laws.controlled.surrogates import of_nodes
+from momentgen.laws.controlled.surrogates import meets, of_nodes
 from momentgen.laws.methods import Accuracy
 from momentgen.laws.numerics.quadrature import rotation, sobol
 from momentgen.laws.numerics.root import square_root
@@ -133,7 +133,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     if count > 1 and kinked and exact is None:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
-    used, curve = len(nodes), count == 1 and not kinked
+    used = len(nodes)
+    curve = count == 1 and not kinked and all(meets(nodes, outputs.of(place), weights[-1]) for place in outputs.real())
 
     def further(more: int) -> int:
         """Run the network at more random points, by which polynomials are checked; how many there are."""
@@ -148,7 +149,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     def predictive(place: int) -> OfOutput:
         """By all rules; a surrogate of lower degree says how far it is off.
 
-        So do random points, of several values and of kinks, next to which the curve through the nodes is not known.
+        So do random points, of several values and where the curve through the nodes is not known, as next to kinks.
         """
         weight = torch.cat(weights) / len(weights)
 

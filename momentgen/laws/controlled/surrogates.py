@@ -152,6 +152,23 @@ def of_nodes(
     return Surrogate(nodes.shape[1], smooth, at_rows, rest, rows, share)
 
 
+def meets(nodes: Tensor, outputs: Tensor, weight: Tensor) -> bool:
+    """Whether a curve through the other nodes meets the last ones, to a hundredth of the standard deviation.
+
+    Args:
+        nodes: standard normal values, shape ``(N, 1)``, float64.
+        outputs: at each, shape ``(N, B, K)``.
+        weight: of the last ones, shape ``(m,)``, with the sum 1.
+    """
+    first, share = len(nodes) - len(weight), weight[:, None, None]
+    order = nodes[:first, 0].argsort()
+    smooth = _interpolation(nodes[order, 0], outputs[order].double(), True)
+    last = outputs[first:].detach().double()
+    var = (share * (last - (share * last).sum(0)).square()).sum(0)
+    off = (share * (last - smooth(nodes[first:], nodes[first:, 0])).square()).sum(0)
+    return bool((off <= 1e-4 * var).all())
+
+
 def merged(parts: list[Surrogate]) -> Surrogate:
     """The surrogate of the examples of several; of their rows as many as all of them have."""
     if len(parts) == 1:
