@@ -11,10 +11,10 @@ BUDGETS = {
     "momentgen": 54_830,
     "momentgen/compiler": 20_210,
     "momentgen/compiler/strategies": 7_380,
-    "momentgen/laws": 15_270,
+    "momentgen/laws": 15_280,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
-    "tests": 37_370,
+    "tests": 37_400,
     "benchmarks": 8_330,
 }
 

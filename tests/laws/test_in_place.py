@@ -11,6 +11,7 @@ from laws.small_networks import Of
 from sampling import law_of, normal_input
 from torch import Tensor
 
+import momentgen
 from momentgen import convert, noisy
 from momentgen.errors import UnsupportedError
 from momentgen.laws import Diagonal, point
@@ -213,3 +214,20 @@ def test_what_is_copied_whole_stays_the_function_of_its_source_that_it_is(copied
     )
     assert abs(found.mean.item() - mean) < 1e-3 * std
     assert abs(found.std.item() / std - 1) < 1e-3
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_a_product_in_place_of_two_values_keeps_the_linear_part(certain: bool) -> None:
+    """The derivative of a product needs the factor that it overwrites."""
+
+    def product(x: Tensor) -> Tensor:
+        y = torch.ones_like(x) if certain else 1 + 0.1 * x.sin()
+        y *= 2 + x
+        return y @ torch.ones(20, 1)
+
+    with momentgen.laws.listening() as notes:
+        out = momentgen.convert(Of(product).eval())(momentgen.noisy(torch.zeros(1, 20), std=0.1))
+    assert not any("rows stand alone" in str(note) for note in notes)
+    slope = 1.0 if certain else 1.2
+    assert out.std.item() == pytest.approx(0.1 * slope * 20**0.5, rel=0.02)
+    assert out.std_error.item() < 0.02 * out.std.item()

@@ -142,10 +142,16 @@ class Slopes(TorchFunctionMode):
         elif entry.flag is not None:
             args = tuple(False if place == entry.flag else value for place, value in enumerate(args))
         target = args[0]
+        if self.state.phase.linearises:
+            held = target.clone()  # a derivative may need what is overwritten
+            if self.state.knows(target):
+                self.state.follow(held, self.state.common(target))
+            args = (held, *args[1:])
+            given = [held if one is target else one for one in given]
         out = self._ruled(self._call(entry.call, entry, tuple(args), kwargs, given), entry.kind == "noise")
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
-        if out is not target:
+        if out is not args[0]:
             with self._ends("copy_"):
                 target.copy_(out)
             self._written(target)
