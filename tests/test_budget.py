@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 54_830,
+    "momentgen": 54_850,
     "momentgen/compiler": 20_210,
     "momentgen/compiler/strategies": 7_380,
-    "momentgen/laws": 15_280,
+    "momentgen/laws": 15_300,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
     "tests": 37_400,

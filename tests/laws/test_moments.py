@@ -419,6 +419,15 @@ def test_two_counts_are_combined_and_a_third_of_another_law_goes_by_points() -> 
     assert abs(out.std.item() - sigma) < 3 * out.std_error.item() < 0.3 * sigma
 
 
+@pytest.mark.parametrize(("factor", "rate"), [(1, 0.05), (1, 0.5), (1, 2.0), (2, 0.5), (2, 2.0)])
+def test_levels_of_a_count_that_are_left_out_are_in_the_error(factor: int, rate: float) -> None:
+    """exp of a count grows faster than its probabilities fall, at first: the levels left out may be nearly all of σ."""
+    out = momentgen.propagate(lambda x: (factor * x).exp(), noisy(0.0, td.Poisson(rate)))
+    exact = math.exp(rate * math.expm1(2 * factor)) - math.exp(2 * rate * math.expm1(factor))
+    known = abs(out.std.item() - math.sqrt(exact)) <= 2 * out.std_error.item()
+    assert known or out.std_error.item() > out.std.item()  # so few draws of such a law tell nothing, and say so
+
+
 def test_rows_go_on_until_each_count_has_moved() -> None:
     """Of five counts that are 1 in two of a hundred draws, some are 0 in all of the first rows."""
     held = 0

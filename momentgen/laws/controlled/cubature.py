@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.atoms import Rule, of_atoms, rule_of_atoms
+from momentgen.laws.controlled.atoms import Rule, atoms_of, of_atoms, with_left_out
 from momentgen.laws.controlled.estimate import Estimate, Rows, relative_error, tails, with_unseen
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
@@ -93,8 +93,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     count, outputs, kinked = nodes.shape[1], runs.outputs, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
     parts = list[Estimate]()
-    atoms, exact = rule_of_atoms(network, count, spent.max_rows)
-    for rule in [exact] if exact is not None else _rules(count, spent.seed):
+    atoms = atoms_of(network, count, spent.max_rows)
+    for rule in _rules(count, spent.seed) if atoms is None else [atoms.rule]:
         if len(nodes) + len(rule.weight) > spent.max_rows:
             break
         nodes = torch.cat([nodes, torch.from_numpy(rule.nodes)])
@@ -112,8 +112,9 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             kinked = watch.kinked or jumps(network.inputs)
         places = [*outputs.real(), *outputs.real(beside=True)]
         found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])
-        if exact is not None:
-            parts, error = found[0], 0.0
+        if atoms is not None:
+            parts = [with_left_out(atoms, *pair) for pair in zip(found[0], map(outputs.of, places), strict=True)]
+            error = relative_error(parts, worst=True)
         if len(found) < 2:
             continue
         parts = _with_errors(found)
@@ -124,13 +125,13 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             break
     # noise that is further off may move an output that is the same at all nodes
     if error > _ALLOWED * spent.rtol or (
-        exact is None
+        atoms is None
         and count > 1
         and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
     ):
         return None
     parts = list(map(_rounded, parts))
-    if count > 1 and kinked and exact is None:  # a product of few nodes each does not reach far
+    if count > 1 and kinked and atoms is None:  # a product of few nodes each does not reach far
         parts = [with_unseen(part, len(nodes)) for part in parts]
 
     used = len(nodes)
@@ -154,7 +155,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
         weight = torch.cat(weights) / len(weights)
 
         def make(part: slice) -> Made:
-            if exact is not None:
+            if atoms is not None:
                 one = of_atoms(atoms, outputs.of(place)[:, part])
                 return Made(one, [one], 0.0)
             if curve:
@@ -169,7 +170,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             # the more points correct a polynomial, the less its own error counts
             return Made(found[0], found, 4.0 if curve else 4.0 * _CHECKS / max(further(0), _CHECKS))
 
-        return outputs.predictive(place, make, None if curve or exact is not None else further)
+        return outputs.predictive(place, make, None if curve or atoms is not None else further)
 
     last = torch.cat([torch.zeros(len(nodes) - len(weights[-1])), weights[-1].float()])
     predictives = {place: predictive(place) for place in outputs.real()}

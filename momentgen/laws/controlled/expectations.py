@@ -90,7 +90,7 @@ class Expectations:
         self, made: Made, probability: float | Tensor, drawn: Draws, ordered: Tensor, off: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Quantiles, shape ``(b, K)``, and their errors; ``off`` is that of the probability."""
-        asked = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
+        asked = wanted = torch.as_tensor(probability, dtype=torch.float64).expand(ordered.shape[1:])
         least = _TAIL * asked.minimum(1 - asked)  # an error of a tail's own size has no end
         place = self._place(made.main, ordered, asked)
         less = functools.partial(below, place)
@@ -108,9 +108,7 @@ class Expectations:
             spreads.append((high - low).abs() / 2)
         # hardly a row is further out than these levels: what the remainder does there is not known
         level = _OUT / len(made.main.rest)
-        within = (
-            torch.as_tensor(probability, dtype=torch.float64).expand(place.shape).clamp(level, max(1 - level, level))
-        )
+        within = wanted.clamp(level, max(1 - level, level))
         beyond = made.main.share * (place - at(ordered, within)).abs()
         return place, spreads[0].maximum(spreads[1]).hypot(beyond)
 
