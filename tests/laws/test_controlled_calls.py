@@ -171,6 +171,20 @@ def test_examples_that_interact_in_some_draws_do_not_share_their_noise(function:
     assert (off < 3).double().mean() > 0.9
 
 
+def test_neighbours_that_one_draw_in_twenty_joins_count_as_joined() -> None:
+    """Points .9 apart on a line, with an edge where two are nearer than .5; rows together would have other edges."""
+
+    def graph(x: Tensor) -> Tensor:
+        return ((x[..., None, :] - x[..., None, :, :]).abs().sum(-1) < 0.5).to(x) @ x
+
+    x = noisy(0.9 * torch.arange(6.0)[:, None].repeat(1, 2), std=0.3)
+    drawn = graph(x.mean + x.std * torch.randn(40_000, 6, 2, generator=torch.Generator().manual_seed(0))).std(0)
+    found = [momentgen.convert(Of(graph).eval(), seed=seed)(x) for seed in range(6)]
+    assert all(one.rows == 256 and one.covariance.shape == (12, 12) for one in found)
+    z = torch.stack([(one.std - drawn) / one.std_error for one in found])
+    assert z.square().mean().sqrt() < 1.3
+
+
 @pytest.mark.parametrize("keep", ["attribute", "list", "dictionary"])
 def test_what_ap2_has_left_in_a_network_is_refused(keep: str) -> None:
     plain = recurrent(keep)

@@ -24,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.network import InputNoise, Network
-from momentgen.laws.controlled.state import has_kinks
+from momentgen.laws.controlled.state import OtherFactsError, has_kinks
 from momentgen.laws.nests import Kept, leaves_of, same, tensors_in
 from momentgen.laws.table import TABLE, names
 from momentgen.laws.twins import is_compiled
@@ -58,6 +58,7 @@ class Facts:
         narrow: whether an example has few values in the network, so that there may be a single event for rows to miss.
         free: rows that together cost hardly more than one, as those of small networks do; 0 for none.
         keeps: whether the module keeps of a call what depends on the draw; every row then starts from the same.
+        seldom: whether examples interact in some draws only.
         differentiates: whether the network calls ``torch.autograd.grad``, for which autograd must see all of it.
         ends_alike: whether all rows end in a softmax, or none does.
         writes: what the module kept of a call, where that did not depend on the draw.
@@ -69,12 +70,13 @@ class Facts:
 
     def __init__(self) -> None:
         self.by_example: list[bool] = []
-        self.most, self.free, self.narrow = 1, 0, True
+        self.most, self.free, self.narrow, self.seldom = 1, 0, True, False
         self.differentiates, self.ends_alike, self.keeps = False, True, True
         self.draws, self.reads, self.fresh = False, False, True
         self.widest = self.computed = self.returned = 0
         self.writes: dict[str, Any] = {}
         self._sizes: dict[int, bool] = {}
+        self._meet = False  # whether rows of a stack changed each other
 
     @property
     def depends(self) -> bool:
@@ -88,9 +90,17 @@ class Facts:
         )
 
     def together(self, network: Network, noise: list[InputNoise], count: int) -> int:
-        """How many of so many rows may go together."""
+        """How many of so many rows may go together.
+
+        Raises:
+            OtherFactsError: where rows change each other, as examples then do in some draws.
+        """
         size = min(count, self.most)
-        return size if size > 1 and self.stacks(network, noise, size) else 1
+        if size < 2 or self.stacks(network, noise, size):
+            return max(size, 1)
+        if self._meet:
+            raise OtherFactsError(by_example=[], seldom=True)
+        return 1
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
         """Whether so many rows together have the outputs that they have one by one; looked at once for each number.
@@ -101,7 +111,7 @@ class Facts:
             # Whatever a network raises of a stack, or the outputs it then has, it may not be stacked.
             try:
                 with torch.no_grad():
-                    self._sizes[rows] = _stacks(network, noise, rows)
+                    self._sizes[rows], self._meet = _stacks(network, noise, rows)
             except Exception:
                 self._sizes[rows] = False
             if not self._sizes[rows]:
@@ -286,7 +296,8 @@ def _transparent(where: Any) -> bool:
     )
 
 
-def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
+def _stacks(network: Network, noise: list[InputNoise], rows: int) -> tuple[bool, bool]:
+    """Whether a stack has the outputs of its rows, and whether those of some rows follow from others."""
     values = [one.values(range(rows)) for one in noise]
     together = [value.flatten(0, 1).clone() for value in values]
     far = [torch.arange(rows, device=value.device).repeat_interleave(network.batch) % 2 > 0 for value in together]
@@ -303,13 +314,14 @@ def _stacks(network: Network, noise: list[InputNoise], rows: int) -> bool:
         kept.restore()  # as if it had not been called
     alone = [leaves_of(network.call([value[row] for value in values])) for row in (0, -1)]
     if changed or any(leaf.shape[:1] != (rows * network.batch,) for leaf in (*found, *apart)):
-        return False
+        return False, False
     for place, leaf in enumerate(found):
         parts = leaf.unflatten(0, (rows, -1))
         ends, others = torch.stack([parts[0], parts[-1]]), apart[place].unflatten(0, (rows, -1))
-        if not close(ends, torch.stack([one[place] for one in alone])) or not close(parts[::2], others[::2]):
-            return False
-    return True
+        meet = not close(parts[::2], others[::2])
+        if meet or not close(ends, torch.stack([one[place] for one in alone])):
+            return False, meet
+    return True, False
 
 
 def close(found: Tensor, expected: Tensor) -> bool:

@@ -177,7 +177,9 @@ class Contributions:
 
     def _mapped(self, given: list[Tensor]) -> Tensor:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
-        size = self._facts.together(self._network, self._noise, _TOGETHER)
+        size = min(self._facts.most, _TOGETHER)
+        if size > 1 and not self._facts.stacks(self._network, self._noise, size):
+            size = 1
         if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
             together = self._together(given)
             if together is not None:
