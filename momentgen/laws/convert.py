@@ -125,7 +125,7 @@ def convert(
     rtol: float | None = None,
     max_rows: int | None = None,
     seed: int | None = None,
-    memory: int | None = None,
+    memory: float | None = None,
 ) -> torch.nn.Module:
     """The network over moments that computes what ``module`` computes, over the same parameters and buffers.
 
@@ -203,7 +203,7 @@ def propagate(
     rtol: float | None = None,
     max_rows: int | None = None,
     seed: int | None = None,
-    memory: int | None = None,
+    memory: float | None = None,
     **named: Any,
 ) -> Any:
     """Moments of ``f`` of noisy inputs: ``momentgen.convert(f)(*inputs)`` in one line.

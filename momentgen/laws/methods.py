@@ -106,7 +106,7 @@ class Accuracy(NamedTuple):
     rtol: float = 0.05
     max_rows: int = 256
     seed: int = 0
-    memory: int | None = None
+    memory: float | None = None
 
 
 #: what a context asks for
@@ -119,7 +119,7 @@ def asked(
     rtol: float | None,
     max_rows: int | None,
     seed: int | None,
-    memory: int | None = None,
+    memory: float | None = None,
 ) -> Accuracy | None:
     """The accuracy that a user asks for; None if no argument is given.
 
@@ -138,10 +138,10 @@ def asked(
         raise InputError(
             f"{where}: expected max_rows of at least 8, or 0 for the linear answer alone, got {given.max_rows!r}"
         )
-    if memory is not None and (not isinstance(memory, int) or memory <= 0):
+    if memory is not None and not (isinstance(memory, int | float) and memory > 0):
         raise InputError(f"{where}: expected memory as a number of bytes above 0, got {memory!r}")
-    if not isinstance(given.seed, int):
-        raise InputError(f"{where}: expected a whole number as the seed, got {given.seed!r}")
+    if not isinstance(given.seed, int) or given.seed < 0:
+        raise InputError(f"{where}: expected a whole number of at least 0 as the seed, got {given.seed!r}")
     return given
 
 
@@ -219,7 +219,7 @@ class method:  # noqa: N801 - a context manager, named as it is used
         rtol: float | None = None,
         max_rows: int | None = None,
         seed: int | None = None,
-        memory: int | None = None,
+        memory: float | None = None,
     ) -> None:
         known(name)
         self._name: str = name

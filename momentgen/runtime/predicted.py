@@ -63,7 +63,8 @@ class Predicted:
         if self._predictive is None:
             raise InputError(
                 f"{name}: expected an answer of the default method, whose draws tell its distribution; these moments "
-                "have none. Call the converted network in evaluation mode without a method, and ask its result itself"
+                "have none. Call the converted network in evaluation mode without a method, and ask its result itself. "
+                "What is computed of a result belongs into the call: momentgen.propagate(lambda x: net(x) + 1, x)"
             )
         return self._predictive
 

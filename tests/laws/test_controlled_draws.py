@@ -204,7 +204,7 @@ def test_a_batch_that_takes_more_than_memory_allows_is_divided() -> None:
     network = Of(lambda net, x, scale: (net.linear(x).tanh() * scale, x.argmax(1), "text"), linear=linear).eval()
     x, scale = noisy(torch.randn(12, 10), std=0.5), torch.rand(12, 1) + 0.5
     with torch.no_grad():
-        whole, divided = (momentgen.convert(network, memory=memory)(x, scale) for memory in (None, 50_000))
+        whole, divided = (momentgen.convert(network, memory=memory)(x, scale) for memory in (None, 5e4))
         again = momentgen.convert(network, memory=50_000)(x, scale)
     assert divided[0].factor.shape[0] == 12
     assert not torch.equal(whole[0].std, divided[0].std)
@@ -213,6 +213,6 @@ def test_a_batch_that_takes_more_than_memory_allows_is_divided() -> None:
     assert divided[1].shape == (12,)
     assert divided[2] == "text"
     assert torch.equal(divided[0].std, again[0].std)
-    for wrong in (0, -1, 1.5):
+    for wrong in (0, -1, "256 MB"):
         with pytest.raises(InputError, match="memory as a number of bytes"):
             momentgen.convert(network, memory=wrong)
