@@ -209,12 +209,15 @@ def show_certain(rows: dict[str, dict[str, Any]], paper: dict[str, dict[str, lis
 # -------------------------------------------------------------------- pictures
 
 
-def draw(rows: dict[str, dict[str, Any]], boxes: str, wrong: str, images: Images, out: Path) -> list[Path]:
-    """Training, ``boxes`` and ``wrong`` predictions of these networks, as pictures beside the results."""
+def draw(rows: dict[str, dict[str, Any]], shown: list[str], images: Images, out: Path) -> list[Path]:
+    """Training of all networks, and boxes of the first and wrong predictions of the last of ``shown`` that is there."""
     pictures = [out.with_name(f"{out.stem}_{what}.png") for what in ("training", "boxes", "wrong")]
     draw_training({name: {**row["history"], "final": [row["error"]]} for name, row in rows.items()}, pictures[0])
-    draw_boxes(rows[boxes], images, pictures[1])
-    draw_wrong(rows[wrong], images, pictures[2])
+    own = [rows[name] for name in shown if name in rows]
+    if not own:
+        return pictures[:1]
+    draw_boxes(own[0], images, pictures[1])
+    draw_wrong(own[-1], images, pictures[2])
     return pictures
 
 

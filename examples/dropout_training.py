@@ -6,8 +6,10 @@ LeNet with dropout after every activation is trained on few images, where overfi
     dropout p              noise drawn in training, validated without it (AP1), the usual way
     analytic p             noise propagated (AP2), in training and in validation
     analytic p, normalised  the same with the paper's analytic normalisation
+    dropout p, normalised   noise drawn in a normalised network: a control that the paper does not have
 
-All but the last start from one point, rescaled by batch statistics, and learn by Adam at 1e-3·0.96^epoch, batch 128.
+All but the normalised start from one point, rescaled by batch statistics.  They learn by Adam at 1e-3·0.96^epoch,
+batch 128.
 The paper trains its 9-layer network on CIFAR-10; this is LeNet on MNIST, sized for one core.
 
     python examples/dropout_training.py --data DIR        # DIR holds mnist.npz
@@ -160,8 +162,14 @@ def error(values: list[float]) -> float:
 def draw(rows: dict[str, dict[str, dict[str, list[float]]]], path: Path) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.5), sharey=True, layout="constrained")
     for axis, drop in zip(axes, ("0.2", "0.3"), strict=True):
-        shown = ("plain", f"dropout {drop}", f"analytic {drop}", f"analytic {drop}, normalised")
-        for name, color in zip(shown, ("C3", "C2", "C0", "C1"), strict=True):
+        shown = (
+            "plain",
+            f"dropout {drop}",
+            f"analytic {drop}",
+            f"analytic {drop}, normalised",
+            f"dropout {drop}, normalised",
+        )
+        for name, color in zip(shown, ("C3", "C2", "C0", "C1", "C4"), strict=True):
             curves = [running(row["accuracy"]) for row in rows[name].values()]
             mean = [100 * statistics.fmean(values) for values in zip(*curves, strict=True)]
             axis.plot(next(iter(rows[name].values()))["epoch"], mean, color=color, label=name)

@@ -10,6 +10,9 @@ see the mean and variance of w·x + b only; each line is the divergence of such 
     exact          our op: exact for a normal pre-activation, which that of few bits is not
     50 samples     S averaged over 50 draws of the inputs: mean of 1,000 trials, and where 90 % of them lie
 
+The paper found the variance of S(X) by PEA inaccurate for small σ, and unstable.  PEA is 2^x / 2 left of 0 and
+1 - 2^-x / 2 right of it, whose variance for a normal X has a closed form.  A second table compares it with that of S.
+
 Run it with ``python examples/logistic_approximations.py``.
 (Shekhovtsov & Flach 2018, Feed-forward Propagation in Probabilistic Neural Networks, C.2.)
 """
@@ -27,10 +30,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from momentgen.generated import logistic_bernoulli
+from momentgen.generated import logistic_bernoulli, logistic_transform
 
 WEIGHTS = (5.1, 4.6, 3.5, 0.9, 4.3)
 SAMPLES, TRIALS = 50, 1000
+#: standard deviations of X, and the means at which the variance of S(X) is compared
+SIGMAS, MEANS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0), (-10.0, 10.0, 201)
 VARIANTS = {"AP1": "ap1", "AP2a": "ap2a", "AP2b": "ap2b", "PEA": "pea", "exact": "exact"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,6 +62,45 @@ def curves(inputs: int, bias: Tensor) -> dict[str, Tensor]:
     found["50 samples"] = trials.mean(1)
     found["50 samples, 5 %"], found["50 samples, 95 %"] = trials.quantile(torch.tensor([0.05, 0.95]).double(), dim=1)
     return found
+
+
+def pea_variance(mean: Tensor, std: Tensor) -> Tensor:
+    """Variance of the piecewise exponential function of normal values, E[p²] - E[p]² as it is written; any shape."""
+    log2 = torch.log(torch.tensor(2.0, dtype=mean.dtype))
+
+    def below(mean: Tensor, power: int) -> Tensor:
+        """E[2^(power · X)] where X < 0."""
+        return torch.exp2(power * mean + log2 / 2 * (power * std) ** 2) * torch.special.ndtr(
+            -(mean + power * log2 * std**2) / std
+        )
+
+    above = torch.special.ndtr(mean / std)
+    first = above + (below(mean, 1) - below(-mean, 1)) / 2
+    second = above - below(-mean, 1) + (below(mean, 2) + below(-mean, 2)) / 4
+    return second - first.square()
+
+
+def variances() -> dict[float, dict[str, float]]:
+    """By σ: relative errors of the standard deviation of S(X), and the share of means at which float32 fails.
+
+    ``PEA`` and ``(33)``, the paper's own approximation, have the largest size over the means; ``PEA at 0`` is at mean
+    0.
+    Float32 fails where PEA's variance is not positive, not finite or 1 % off that in float64.
+    """
+    mean, rows = torch.linspace(*MEANS, dtype=torch.float64), {}
+    for sigma in SIGMAS:
+        std = torch.full_like(mean, sigma)
+        exact, ours = (logistic_transform(mean, std.square(), variant=how).std for how in ("exact", "ap2b"))
+        found, short = pea_variance(mean, std), pea_variance(mean.float(), std.float())
+        off = found.sqrt() / exact - 1
+        right = (short > 0) & ((short / found - 1).abs() < 0.01)
+        rows[sigma] = {
+            "PEA at 0": off[len(off) // 2].item(),
+            "PEA": off.abs().max().item(),
+            "(33)": (ours / exact - 1).abs().max().item(),
+            "float32 fails": 1 - right.double().mean().item(),
+        }
+    return {sigma: {name: float(f"{value:.4g}") for name, value in row.items()} for sigma, row in rows.items()}
 
 
 def draw(every: dict[int, dict[str, Tensor]], bias: Tensor, path: Path) -> None:
@@ -89,9 +133,19 @@ def main() -> None:
     for n, row in largest.items():
         table.add_row(str(n), *(f"{row[name]:.3g}" for name in names))
     Console(width=120).print(table)
+    spread = variances()
+    table = Table(
+        "σ of X", *spread[SIGMAS[0]], title="standard deviation of S(X): relative errors; failures of float32"
+    )
+    for sigma, row in spread.items():
+        table.add_row(f"{sigma:g}", *(f"{value:.1%}" for value in row.values()))
+    Console(width=120).print(table)
     out.mkdir(parents=True, exist_ok=True)
     (out / "logistic_approximations.json").write_text(
-        json.dumps({"weights": WEIGHTS, "samples": SAMPLES, "trials": TRIALS, "largest": largest}, indent=1) + "\n"
+        json.dumps(
+            {"weights": WEIGHTS, "samples": SAMPLES, "trials": TRIALS, "largest": largest, "variance": spread}, indent=1
+        )
+        + "\n"
     )
     draw(every, centred, out / "logistic_approximations.png")
 

@@ -153,11 +153,11 @@ def main(
     for name in ("plain", "correlated"):
         if name not in results["networks"]:
             results.keep("networks", name, run(name, images, options, folder, console))
-    shutil.rmtree(folder, ignore_errors=True)
+            (folder / f"{name}.pt").unlink()
     rows = results["networks"]
     console.print(f"images: {found.source}", highlight=False)
     show("Test error, % (the paper's is of CIFAR-10)", rows, TABLE4, TABLE5, TABLE6, console)
-    pictures = draw(rows, "correlated", "correlated", shown, out)
+    pictures = draw(rows, ["correlated"], shown, out)
     results.say_where(*pictures)
 
 

@@ -145,11 +145,10 @@ def main(
             name = f"{kind}, {size}"
             if name not in results["networks"]:
                 results.keep("networks", name, run(name, images, options, folder, console))
-    shutil.rmtree(folder, ignore_errors=True)
+                (folder / f"{kind}_{size}.pt").unlink()
     rows = results["networks"]
     show("Test error, %", rows, TABLE1, TABLE2, TABLE3, console)
-    pictures = draw(rows, f"{kinds[-1]}, {units[0]}", f"{kinds[-1]}, {units[-1]}", images, out)
-    results.say_where(*pictures)
+    results.say_where(*draw(rows, [f"correlated, {size}" for size in UNITS], images, out))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from momentgen.rule import S, a, load_rules
 from momentgen.runtime import Moments
 
 ROOT = Path(__file__).parents[1]
+LOGISTIC = runpy.run_path(str(ROOT / "examples" / "logistic_approximations.py"))
 PAGE = (ROOT / "docs" / "misprints.md").read_text(encoding="utf-8")
 
 
@@ -54,17 +55,25 @@ def test_the_example_says_the_same() -> None:
 
 def test_approximations_of_a_logistic_unit_are_as_good_as_fifty_samples() -> None:
     """Figure C.2: it holds for two inputs and more; with one input they are up to 2.6 times as far off."""
-    example = runpy.run_path(str(ROOT / "examples" / "logistic_approximations.py"))
     bias = torch.linspace(-8, 8, 17, dtype=torch.float64)
     for inputs in (1, 2, 5):
         found = {
             name: values.max().item()
-            for name, values in example["curves"](inputs, bias - 0.5 * sum(example["WEIGHTS"][:inputs])).items()
+            for name, values in LOGISTIC["curves"](inputs, bias - 0.5 * sum(LOGISTIC["WEIGHTS"][:inputs])).items()
         }
         best = min(found[name] for name in ("AP2a", "AP2b", "PEA"))
         worst = max(found[name] for name in ("AP2a", "AP2b", "PEA"))
         assert found["AP1"] > 10 * best
         assert worst < (2.6 if inputs == 1 else 1.5) * found["50 samples"]
+
+
+def test_the_variance_of_the_piecewise_exponential_function_is_that_by_quadrature() -> None:
+    z = torch.linspace(-12, 12, 400_001, dtype=torch.float64)
+    for mean, std in ((0.0, 1.0), (1.5, 0.5), (-3.0, 2.0)):
+        x, tail = mean + std * z, torch.exp2(-(mean + std * z).abs()) / 2
+        true = torch.cov(torch.where(x < 0, tail, 1 - tail), correction=0, aweights=torch.exp(-z.square() / 2))
+        found = LOGISTIC["pea_variance"](*torch.tensor([[mean], [std]], dtype=torch.float64))
+        torch.testing.assert_close(found, true[None], rtol=1e-7, atol=0)
 
 
 def test_the_fitted_t_is_near_the_best_one() -> None:

@@ -129,18 +129,17 @@ def test_the_page_on_accuracy_has_the_rules_that_have_bounds() -> None:
 
 def test_each_item_of_the_papers_names_its_file_its_reason_and_a_command_that_its_script_takes() -> None:
     papers = example("papers")
-    for item in papers.ITEMS:
-        assert item.paper in papers.PAPERS
-        assert item.ours or item.scale, item.title
-        assert bool(item.name) is bool(item.command)
-        if item.command:
-            line = papers.command(item.name, Path("DIR"), [])
+    assert papers.ITEMS.keys() == papers.PAPERS.keys()
+    for item in (item for items in papers.ITEMS.values() for item in items):
+        assert all(item.cells()[place] for place in (0, 2, 3, 4)), item.title
+        assert bool(item.run.name) is bool(item.run.command)
+        assert not item.ours or item.run.content or not item.file or (papers.RESULTS / item.file).exists(), item.title
+        for line in papers.commands(item.run.name, Path("DIR"), []) if item.run.name else ():
             text = Path(line[1]).read_text(encoding="utf-8")
             options = [part.removeprefix("--") for part in line if part.startswith("--")]
             assert [word for word in options if f'"--{word}"' not in text and word.replace("-", "_") not in text] == []
-        assert not item.ours or not item.file or (ROOT / "examples" / "results" / item.file).exists()
     with pytest.raises(SystemExit, match="no item 'x'"):
-        papers.command("x", None, [])
+        papers.commands("x", None, [])
 
 
 def test_the_table_of_newcomers_is_that_of_the_result() -> None:
