@@ -13,6 +13,7 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import package_tables
@@ -62,34 +63,37 @@ def written(page: str) -> str:
     return _PLACE.sub(lambda place: place[1] + TABLES[place["name"]]() + place[3], page)
 
 
-_FIGURE = re.compile(r"(?<![\w.,-])−?(\d+\.(\d+))(?: %)?(?![\w])")
+_FIGURE = re.compile(r"(?<![\w.,-])−?(\d+\.\d+|\d{1,3}(?:,\d{3})+|\d+(?= %))(?![\w])")
 
 
 def unfounded(name: str) -> list[str]:
-    """Figures with a decimal point in a page's prose that no file which it cites has, and no computed sentence."""
+    """Figures in a page's prose that neither a computed sentence has nor the settings of a file that it cites.
+
+    They are numbers with a decimal point, with a comma, or in percent.
+    """
     page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
     cited = set(re.findall(r"`(?:[\w/]*/)?([\w-]+\.json)`", page))
     files = [path for folder in ("examples", "benchmarks") for path in (ROOT / folder / "results").glob("*.json")]
-    known = {value for path in files if path.name in cited for value in _numbers(json.loads(path.read_text()))}
-    prose = re.sub(r"^\|.*?$|^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    known = {value for path in files if path.name in cited for value in _settings(path)}
+    prose = re.sub(r"^\|.*?$|^```.*?^```|`[^`]*`", "", _PLACE.sub("", page), flags=re.DOTALL | re.MULTILINE)
     for sentence in SENTENCES.get(name, list)():
         prose = prose.replace(sentence, "")
-    return [
-        found[0]
-        for found in _FIGURE.finditer(prose)
-        if found[1] not in {f"{abs(value) * scale:.{len(found[2])}f}" for value in known for scale in (1, 100)}
-    ]
+    return [found[0] for found in _FIGURE.finditer(prose) if float(found[1].replace(",", "")) not in known]
 
 
-def _numbers(value: Any) -> Iterable[float]:
-    """Every number of a result, also in keys and words."""
-    if isinstance(value, dict | list):
-        for inside in (*value, *value.values()) if isinstance(value, dict) else value:
-            yield from _numbers(inside)
-    elif isinstance(value, str):
-        yield from map(float, re.findall(r"\d+\.\d+", value))
-    elif isinstance(value, int | float):
-        yield value
+def _settings(path: Path) -> Iterable[float]:
+    """Numbers that a result has not found: its settings, those in its keys, and those in the script of its name."""
+    script = path.parents[1] / f"{path.stem}.py"
+    text = script.read_text(encoding="utf-8") if script.exists() else ""
+    result = json.loads(path.read_text(encoding="utf-8"))
+    given = f"{re.sub(r'(?<=[0-9])_(?=[0-9])', '', text)} {result.get('settings')} {' '.join(_keys(result))}"
+    return map(float, re.findall(r"\d+(?:\.\d+)?", given))
+
+
+def _keys(result: Any) -> Iterable[str]:
+    if isinstance(result, dict):
+        for key, value in result.items():
+            yield from (key, *_keys(value))
 
 
 if __name__ == "__main__":

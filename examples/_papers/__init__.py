@@ -82,7 +82,7 @@ class Item:
             self.printed,
             shown,
             scale,
-            self._told(self.run.seeds),
+            self._told(self.run.seeds) or "–",
             self.file,
             self.run.name,
         ]

@@ -26,8 +26,11 @@ SECOND = "MNIST with a black edge, CIFAR-10 was not at hand; 2,500 steps (paper:
 
 
 def _length(found: Any) -> str:
-    """Steps of a file, and its networks."""
-    return f"{found['settings']['iterations']:,} steps, as the paper; networks so far: {'; '.join(found['networks'])}"
+    """Steps of a file, and which networks are still missing."""
+    wanted = (f"{kind} {units}" for kind in ("plain", "correlated", "uncorrelated") for units in (100, 250))
+    left = [key for key in wanted if key.replace(" ", ", ") not in found["networks"]]
+    steps = f"{found['settings']['iterations']:,} steps, as the paper"
+    return f"{steps}; not yet: {', '.join(left)}" if left else steps
 
 
 def _net(*keys: str) -> Callable[[Any], str]:

@@ -129,4 +129,14 @@ TABLES = {
     "bow tie sweep": sweep,
     "bow tie mixing": mixing,
 }
-SENTENCES = {"bow-tie-networks": list}
+
+
+def sentences() -> list[str]:
+    (two,) = read("bow_tie_uci_two_layers")["uci"].values()
+    return [
+        f"RMSE is {two['rmse']:.3f}, log-likelihood {signed(two['log_lik'], 3)}, and R̂ of predictions "
+        f"{two['r_hat_predictions']:.2f} in the median and {two['r_hat_predictions_worst']:.2f} at worst",
+    ]
+
+
+SENTENCES = {"bow-tie-networks": sentences}

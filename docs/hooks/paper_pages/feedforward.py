@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 
-from paper_pages import example, exists, percent, read, standard_error, table
+from paper_pages import between, example, exists, listed, percent, read, standard_error, table
 
 __all__ = ["SENTENCES", "TABLES"]
 
@@ -201,13 +202,53 @@ def stability() -> str:
     return table(["", "no noise", "0.4", "0.8", "attack 0.05", "0.1"], rows)
 
 
+ACCURACIES = {
+    "leaky ReLU": "LReLU, noise 0.1",
+    "with dropout": "LReLU, dropout 0.2",
+    "logistic Bernoulli": "Logistic Bernoulli",
+    "logistic transform": "Logistic transform, noise 0.1",
+}
+
+
 def sentences() -> list[str]:
     both = "analytic 0.3, normalised"
     rows = read("lenet_mnist")["table2"]
     worse = [k.replace(" |", ",") for k, r in rows.items() if r["kl_exact_simplified"] >= r["kl_ap1"]]
     noisy = rows["LReLU, noise 0.1 | normalised"]["eps_mu_exact"]
+    first = [100 * (rows[f"LReLU, noise 0.1 | {net}"]["eps_sigma_fitted"][0] - 1) for net in ("plain", "normalised")]
+    transform = rows["Logistic transform, noise 0.1 | normalised"]["eps_sigma_exact"]
+    accuracy = {key: f"{100 * row['accuracy']:.1f}" for key, row in rows.items()}
+    off = max(abs(row["eps_sigma_exact"][0] - 1) for row in rows.values())
+    nine, odds = read("nine_layer")["table3"], read("stability")["networks"]
+    held = [abs(value - 1) for key, row in nine.items() if "| un" in key for value in row["eps_sigma_exact"] if value]
+    fitted = [
+        max(abs(value - 1) for value in nine[f"LReLU, {case} | untrained"]["eps_sigma_fitted"] if value)
+        for case in ("noise 0.01", "dropout 0.2")
+    ]
+    wrong = [odds[key]["gaussian"][8][1] for key in ("sigmoid, batch norm", "Bernoulli, AP2")]
+    right = [f"{100 * row['accuracy']:.0f}" for key, row in nine.items() if key.endswith("| trained")]
     best, *others = sorted(max(rows[key]["eps_mu_exact"]) for key in rows if "normalised" in key)
     return [
+        f"whose floor of ε_μ is {(2 / math.pi / read('lenet_mnist')['settings']['samples']) ** 0.5:.3f}",
+        "are "
+        + "{} ({}), {} ({}), {} ({}) and {} ({})".format(
+            *(
+                cell
+                for name, case in ACCURACIES.items()
+                for cell in (f"{accuracy[f'{case} | plain']}, {accuracy[f'{case} | normalised']} %", name)
+            )
+        ),
+        f"is within {percent(off, 1)} of Monte Carlo in all cases",
+        f"σ too large by {between(first, '.0f')} % at the first activation",
+        f"{transform[-1]:.3f} of σ is left at F, for 0.90 printed",
+        f"makes the true variance {transform[1] ** -2:.1f} times that of independent units",
+        f"which give {listed(right)} % right answers in the order of the table",
+        f"keep σ within {percent(max(held), 1)} through all eighteen places",
+        f"σ is off by up to {percent(fitted[0], 0)} (noise) and {percent(fitted[1], 0)} (dropout)",
+        f"odds of wrong answers: {float(f'{wrong[0]:.3g}'):,.0f} at noise 0.8, "
+        f"where Bernoulli units have {wrong[1]:.0f}",
+        "standard deviation {4:g} and {8:g}".format(*example("stability").GAUSSIAN),
+        "attack of size {2:g} and {4:g}".format(*example("stability").SIGN),
         f"At 0.3 it ends {difference('dropout 0.3', 'analytic 0.3', 2)} above sampled dropout".replace("+", ""),
         f"at 0.2 the two end alike ({difference('dropout 0.2', 'analytic 0.2')})",
         f"ends {difference('dropout 0.3, normalised', both)} from normalised sampled dropout at 0.3, and "
@@ -254,6 +295,18 @@ def belief_sentences() -> list[str]:
     ]
 
 
+def logistic_sentences() -> list[str]:
+    largest = read("logistic_approximations")["largest"]
+    ways = ("AP2a", "AP2b", "PEA")
+    more = max(largest[inputs][way] for inputs in largest if inputs != "1" for way in ways)
+    return [
+        f"{between((row['AP1'] for row in largest.values()), '.2f')} bits at the mean alone",
+        f"reach at most {more:.3f} bits; the mean over trials of 50 samples is at most "
+        f"{max(row['50 samples'] for row in largest.values()):.3f}",
+        f"With one input they reach {max(largest['1'][way] for way in ways):.3f}",
+    ]
+
+
 TABLES = {
     "lenet means": lambda: per_layer("mu"),
     "lenet sigma": lambda: per_layer("sigma"),
@@ -271,4 +324,8 @@ TABLES = {
     "belief accuracy": belief_accuracy,
     "missing pixels": missing_pixels,
 }
-SENTENCES = {"feedforward-uncertainty-propagation": sentences, "belief-networks": belief_sentences}
+SENTENCES = {
+    "feedforward-uncertainty-propagation": sentences,
+    "belief-networks": belief_sentences,
+    "papers": logistic_sentences,
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paper_pages import percent, read, signed, table
+from paper_pages import listed, percent, read, signed, table
 
 __all__ = ["SENTENCES", "TABLES"]
 
@@ -65,14 +65,27 @@ def sentences() -> list[str]:
     variance = found["variance"]["100"]
     ones = [variance[f"{n} samples"]["variance_of_one_datum"] for n in (1, 10, 100)]
     texts = [found["binary"][f"docstrings of SciPy or scikit-learn | {way}"] for way in ("pbp", "ebp")]
-    time = read("adf_time")["microseconds"]["regression, 8-50-50-1"]["filter, pbp, float64"]
+    small, large = (
+        read("adf_time")["microseconds"][key] for key in ("regression, 8-50-50-1", "classes, 784-400-400-10")
+    )
+    update = [row["filter, pbp, float64"] for row in (small, large)]
+    plain = [[row[f"plain, {data}"] for row in (small, large)] for data in (1, 32)]
+    sets = read("adf_uci")["sets"]
+    better = [name for name in ADF if sets[f"ebp | 2 | {name}"]["log_prob"] > sets[f"pbp | 2 | {name}"]["log_prob"]]
+    protein = sets["ebp | 2 | protein"]["rmse"]
     return [
         "it is " + ", ".join(f"{value:.2g}" for value in ones[:-1]) + f" and {ones[-1]:.2g} with 1, 10 and 100 samples",
+        f"bags of words, {texts[0]['texts or rows']:,} docstrings",
         *(
             f"{100 * row['error']:.1f} ± {100 * row['error_se']:.1f} % ({name})"
             for row, name in zip(texts, ("PBP", "EBP"), strict=True)
         ),
-        f"An update of 50 × 50 units took {time:.0f} µs",
+        f"√{protein:.3f} is {protein**0.5:.2f}",
+        f"EBP is higher on {len(better)} of {len(ADF)}: {listed(better)}",
+        f"An update of 50 × 50 units took {update[0]:.0f} µs, and of 400 × 400 units and ten classes "
+        f"{update[1] / 1000:.2f} ms",
+        f"took {plain[0][0] / 1000:.2f} and {plain[0][1] / 1000:.2f} ms on a single datum",
+        f"On 32 data it took {plain[1][0]:.0f} and {plain[1][1]:.0f} µs per datum",
     ]
 
 

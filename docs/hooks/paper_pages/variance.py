@@ -136,6 +136,9 @@ def thresholds() -> str:
     return table([*head, "pruned above it", "error, predicted"], rows)
 
 
+NETWORKS = ("mlp", "lenet", "lenet, max pools", "lenet, average pools")
+
+
 def sentences() -> list[str]:
     ways = {
         file: read(f"vi_vbp_{file}")["ways"]
@@ -153,7 +156,21 @@ def sentences() -> list[str]:
     own = read(SHORT)["ways"][OWN]["history"]["error"]
     bbb = ways["mlp-400_60000"]["BBB, normal"]["error of mean"]
     best = own.index(min(own)) + 1
+    warmed, steps = ways["mlp-400"], read("vi_steps", "benchmarks")
+    over = {
+        network: {way: f"{row['over plain']:.1f}" for way, row in of.items()}
+        for network, of in steps.items()
+        if network in NETWORKS
+    }
+    mlp = over["mlp"]
     return [
+        f"all weights are pruned: {percent(warmed['VBP, log-uniform, exact']['error of mean'])} is chance",
+        f"cost {mlp['VBP, normal']} plain steps by VBP with a normal prior, and {mlp['VBP, log-uniform']} with",
+        f"By Bayes by Backprop it cost {mlp['sample, normal']}, and a step of LeNet with correlated parameters "
+        f"{over['lenet']['correlated']}",
+        f"A step of LeNet cost {over['lenet, max pools']['VBP, normal']} plain steps by VBP with max pools, and "
+        f"{over['lenet, average pools']['VBP, normal']} with average pools",
+        f"a VBP step costs {mlp['VBP, normal, compiled']} plain ones, also compiled",
         f"{between(share('normal'), '.0f')} % with a normal prior",
         f"{between(share('uniform') + share('VarOut'), '.1f')} % with the log-uniform one",
         f"falls to {percent(min(own))} after {best} epochs and ends at {percent(own[-1])}",
