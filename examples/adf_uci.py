@@ -97,6 +97,12 @@ def run(name: str, method: str, depth: int, arguments: argparse.Namespace, conso
     }
 
 
+def of_mean(name: str, data: Path) -> float:
+    """RMSE over the splits where the training targets' mean is all that is predicted."""
+    errors = [np.sqrt(np.mean((one.y_test - one.y_train.mean()) ** 2)) for one in splits(data, name)]
+    return float(np.mean(errors))
+
+
 def show(results: Results, arguments: argparse.Namespace, console: Console) -> None:
     for method in arguments.methods:
         for depth in arguments.depths:
@@ -138,6 +144,9 @@ def main() -> None:
         "noise": [6.0, 6.0], "prior": [6.0, 6.0],
     }  # fmt: skip
     results = Results(arguments.out, settings, ("sets",), arguments.fresh, console)
+    for name in arguments.only:
+        if f"mean | {name}" not in results["sets"] and not arguments.show:
+            results.keep("sets", f"mean | {name}", {"rmse": of_mean(name, arguments.data)})
     for depth in arguments.depths:
         for method in arguments.methods:
             for name in ORDER:

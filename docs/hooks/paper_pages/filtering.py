@@ -35,9 +35,23 @@ def two() -> str:
 
 def deep(method: str) -> str:
     column = {"ebp": 2, "pbp": 3}[method]
-    rows = [[name, _rmse(method, 4, name), _rmse(method, 5, name), p[column]] for name, p in ADF.items()]
+    rows = [
+        [name, *(_rmse(method, depth, name) for depth in (4, 5)), f"{_mean(name):.3g}", printed[column]]
+        for name, printed in ADF.items()
+    ]
     name = method.upper()
-    return table(["set", f"{name}, 4 layers", f"{name}, 5 layers", "printed, “5 layers”"], rows)
+    return table(["set", f"{name}, 4 layers", f"{name}, 5 layers", "predicting the mean", "printed, “5 layers”"], rows)
+
+
+def _mean(name: str) -> float:
+    """RMSE of the training targets' mean."""
+    return float(read("adf_uci")["sets"][f"mean | {name}"]["rmse"])
+
+
+def _useless(depth: int) -> list[str]:
+    """Sets on which EBP predicts little more than the mean."""
+    sets = read("adf_uci")["sets"]
+    return [name for name in ADF if sets[f"ebp | {depth} | {name}"]["rmse"] > 0.95 * _mean(name)]
 
 
 def log_likelihood() -> str:
@@ -80,6 +94,8 @@ def sentences() -> list[str]:
             f"{100 * row['error']:.1f} ± {100 * row['error_se']:.1f} % ({name})"
             for row, name in zip(texts, ("PBP", "EBP"), strict=True)
         ),
+        f"With four layers it predicts little more than the mean on {listed(_useless(4))}, with five also on "
+        f"{listed([name for name in _useless(5) if name not in _useless(4)])}",
         f"√{protein:.3f} is {protein**0.5:.2f}",
         f"EBP is higher on {len(better)} of {len(ADF)}: {listed(better)}",
         f"An update of 50 × 50 units took {update[0]:.0f} µs, and of 400 × 400 units and ten classes "
