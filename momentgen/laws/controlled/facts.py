@@ -229,7 +229,7 @@ def _found(network: Network, seed: int, kept: Kept) -> Facts:
             return facts
     if network.spans_examples:  # their noise is correlated, though the network keeps them apart
         return facts
-    flags = [_has_batch(leaf, batch) for leaf in base]
+    flags = [leaf.shape[:1] == (batch,) for leaf in base]
     facts.by_example = flags if any(flags) else []
     if all(flags) and flags and not facts.depends and _transparent(network.where):
         bound = _BYTES if network.device.type == "cpu" else _BYTES_OF_ACCELERATORS
@@ -341,10 +341,6 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return bool(off <= (32 if eps < 1e-6 else 4) * eps * size + 1e-4 * spread)
 
 
-def _has_batch(leaf: Tensor, batch: int) -> bool:
-    return bool(leaf.dim()) and leaf.shape[0] == batch
-
-
 def _tensors(network: Network, values: list[Tensor], seed: int) -> list[Tensor]:
     """The tensors among the outputs, the noise of the network's own held fixed."""
     with network.own_draws():
@@ -364,7 +360,7 @@ def _still(base: list[Tensor], found: list[Tensor], changed: Tensor, batch: int)
     if [leaf.shape for leaf in base] != [leaf.shape for leaf in found]:
         return False
     for one, other in zip(base, found, strict=True):
-        if not _has_batch(one, batch) or not one.is_floating_point() or not one.numel():
+        if one.shape[:1] != (batch,) or not one.is_floating_point() or not one.numel():
             continue
         change = (one.double() - other.double()).abs().reshape(batch, -1).nan_to_num().amax(1)
         own = changed.to(change.device)

@@ -178,8 +178,7 @@ class Contributions:
     def _mapped(self, given: list[Tensor]) -> Tensor:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
         size = min(self._facts.most, _TOGETHER)
-        if size > 1 and not self._facts.stacks(self._network, self._noise, size):
-            size = 1
+        size = size if size < 2 or self._facts.stacks(self._network, self._noise, size) else 1
         if size == 1 and isinstance(self._network.where, Function) and not len(self._network.where.parts):
             together = self._together(given)
             if together is not None:
