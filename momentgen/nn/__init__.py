@@ -36,8 +36,9 @@ globals().update(LAYERS)
 __all__ = [
     "AnalyticNormalization", "BowTie", "InjectedNoise", "LogisticBernoulli", "Module", "ModuleDict", "ModuleList",
     "Normalize", "ProbitBernoulli", "Sequential", "functional", "initialise_analytically", "moments",
-    "propagate_statistics", "set_method", "set_variant", *LAYERS,
+    "propagate_statistics", "set_method", "set_variant",
 ]  # fmt: skip
+__all__.extend(LAYERS)
 
 if TYPE_CHECKING:  # layers are made of torch's classes
 
