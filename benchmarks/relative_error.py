@@ -27,7 +27,7 @@ from _common import console, save
 import momentgen.generated
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact.piecewise_truth import BallTruth
-from momentgen.compiler.strategies.settled import Settled, closed_form_truth
+from momentgen.compiler.strategies.tolerance import Parametric, closed_form_truth
 from momentgen.rule import Rule, load_rules
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def exact(rule: Rule, mean: F32, var: F32) -> Mapping[str, F64]:
     """Mean and variance at the default parameters."""
     if rule.name in ("sin", "cos"):
         return closed_form_truth(derive(rule))(mean, var, rule.defaults)
-    return BallTruth(Settled.of(rule).at(rule.defaults))(mean, var, {})
+    return BallTruth(Parametric.of(rule).at(rule.defaults))(mean, var, {})
 
 
 def relative_errors(rule: Rule, variances: F32) -> dict[str, F64]:

@@ -24,8 +24,8 @@ from momentgen.build import default_output
 from momentgen.build.built import Built, CommittedKernel, check_source, read_built
 from momentgen.build.choice import chosen_rules
 from momentgen.compiler.certify.bounds import kept
-from momentgen.compiler.certify.points import Points, near_points, points_at, seed_of
-from momentgen.compiler.certify.sampling import joined, sampler_of
+from momentgen.compiler.certify.points import Points, joined, near_points, points_at, seed_of
+from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise

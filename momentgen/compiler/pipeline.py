@@ -21,7 +21,6 @@ from momentgen.compiler.emit import (
     Header,
     render_c,
     render_c_float64,
-    render_c_rounded,
     render_triton,
     render_triton_sums,
 )
@@ -58,10 +57,7 @@ class CompiledRule:
 
 
 def compile_rule(
-    rule: Rule,
-    *,
-    progress: Progress = lambda stage: None,
-    evidence: Evidence | None = None,
+    rule: Rule, *, progress: Progress = lambda stage: None, evidence: Evidence | None = None
 ) -> CompiledRule:
     """Derive, find a strategy for, lower, certify and emit ``rule``.
 
@@ -94,7 +90,9 @@ def compile_rule(
     for one in compiled:
         stable = one.stable
         progress(f"emit {stable.variant}")
-        header = _header(rule, one)
+        given = rule.conditional_var
+        about = (f"f(x) = {rule.f}", *([] if given is None else [f"Var(Y | x) = {given}"]))
+        header = Header(rule.name, stable.variant, about)
         programs = programs_of[stable.variant] = (one.forward, one.backward)
         dated = replace(header, program=program_digest(programs))
         if stable.by_sums is None:
@@ -102,19 +100,17 @@ def compile_rule(
             files[f"{stable.variant}_triton.py"] = render_triton(programs, header)
         else:
             rounded = replace(stable, forward64=stable.forward, partials64=stable.partials)
-            name = f"{rule.name}_{stable.variant}"
-            kernels = kernels_of(rounded, name)
-            files[f"{stable.variant}.c"] = render_c_rounded(kernels, name, dated)
+            kernels = kernels_of(rounded, f"{rule.name}_{stable.variant}")
+            files[f"{stable.variant}.c"] = render_c_float64(kernels, dated, rounded=True)
             files[f"{stable.variant}_triton.py"] = render_triton_sums(kernels, header)
         earlier = (other.stable for other in compiled[: compiled.index(one)])
         if same := next((other.variant for other in earlier if _same_in_float64(other, stable)), None):
             alike[stable.variant] = same
         else:
             summary = f"{rule.name}, variant {stable.variant}: moments and their gradients in float64."
-            name = f"{rule.name}_{stable.variant}_float64"
-            kernels = kernels_of(stable, name)
+            kernels = kernels_of(stable, f"{rule.name}_{stable.variant}_float64")
             files[f"{stable.variant}_torch.py"] = render_torch(stable, kernels, header, summary)
-            files[f"{stable.variant}_float64.c"] = render_c_float64(kernels, name, header)
+            files[f"{stable.variant}_float64.c"] = render_c_float64(kernels, header)
         certificate = _certificate(rule, one, alike.get(stable.variant, stable.variant))
         files[f"{stable.variant}.json"] = json_text(certificate) + "\n"
         bounds = {name: f"{bound.error:.2g} {stable.unit}" for name, bound in one.bounds.items()}
@@ -163,14 +159,6 @@ def _compile_first(
     said = tuple((other, f"stage {miss.stage}, {miss.cause}") for other, miss in others)
     named = f"{last.cause} ({way})" if others else last.cause
     raise BuildError(rule.name, last.stage, named, last.expression, said) from last
-
-
-def _header(rule: Rule, compiled: Certified) -> Header:
-    """The comment that opens a file."""
-    summary = [f"f(x) = {rule.f}"]
-    if rule.conditional_var is not None:
-        summary.append(f"Var(Y | x) = {rule.conditional_var}")
-    return Header(rule.name, compiled.stable.variant, tuple(summary))
 
 
 def _certificate(rule: Rule, compiled: Certified, float64_code: str) -> dict[str, Any]:

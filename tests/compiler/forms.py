@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import mpmath
 import numpy as np
 import numpy.typing as npt
 import sympy as sp
@@ -25,7 +26,7 @@ from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.torch import render_torch
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.kinds import CONDITIONS
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.pipeline import CompiledRule
@@ -35,7 +36,6 @@ from momentgen.rule import Rule, x
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-SIX = (*OUTPUTS, *PARTIALS)
 
 
 @functools.lru_cache
@@ -124,3 +124,9 @@ def cubic(seed: int) -> sp.Expr:
         value = cubic.subs(x, high)
     slope = sp.Rational(rng.randint(-5, 10), 10)
     return sp.Piecewise(*branches, (sp.expand(value + slope * (x - knots[-1])), True))
+
+
+def function(expr: Any, names: Any) -> Any:
+    """An expression as a function of mpmath's numbers."""
+    known = {"Phi": mpmath.ncdf, "phi": mpmath.npdf, "S": lambda z: 1 / (1 + mpmath.exp(-z))}
+    return sp.lambdify(list(names), expr, [known, "mpmath"])

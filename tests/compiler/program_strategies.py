@@ -89,7 +89,7 @@ def random_program(rng: random.Random, name: str = "program", operations: int = 
             floats.append(value_of(rng.choice(_F32_OPS), Type.F32))
             continue
         index = value_of(rng.choice(_OTHER_OPS), Type.I32)
-        {Type.F32: floats, Type.I32: integers, Type.BOOL: bools}[b.instruction(index).type].append(index)
+        {Type.F32: floats, Type.I32: integers, Type.BOOL: bools}[b.instructions[index].type].append(index)
     b.comment(floats[-1], "the last value")
     outputs = [floats[-1], floats[-2], b.select(bools[-1], b.as_f32(integers[-1]), floats[-3])]
     for number, index in enumerate(outputs):

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 import sympy
+from compiler.forms import function
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quadrature_truth import moments, partials
@@ -15,7 +16,7 @@ from real_rules import rules
 from sympy import Abs, Integer, Max, Min, Piecewise, exp
 
 from momentgen.compiler.derive import derive, derive_joint
-from momentgen.compiler.derive.proof import disprove, function, grid
+from momentgen.compiler.derive.proof import disprove, grid
 from momentgen.compiler.exact import ball_function
 from momentgen.compiler.fit.special import midpoint
 from momentgen.compiler.function.pieces import _OTHERS, rewritten

@@ -57,7 +57,7 @@ def stable_of(name: str) -> Stable:
 
 
 def rendered(stable: Stable, name: str) -> str:
-    return whole(render_c_float64(kernels_of(stable, name), name, HEADER))
+    return whole(render_c_float64(kernels_of(stable, name), HEADER))
 
 
 @functools.lru_cache

@@ -61,7 +61,7 @@ def both(graph: Graph, at: dict[str, F64], setting: dict[str, float], by: Sequen
     """Outputs by C and by PyTorch: forward, then backward for gradients of 1 and 10."""
     stable = stable_of(graph)
     kernels = kernels_of(stable, "rule")
-    source, one = render_c_float64(kernels, "rule", HEADER), np.ones_like(at["mean"])
+    source, one = render_c_float64(kernels, HEADER), np.ones_like(at["mean"])
     module = torch_form(stable, kernels, source)
     found: dict[str, list[F64]] = {backend: [] for backend in by}
     for which, arrays in (("forward", [*at.values()]), ("backward", [*at.values(), one, 10 * one])):
@@ -113,7 +113,7 @@ def test_an_output_that_is_a_number_or_an_input_has_the_shape_of_the_inputs_and_
     check(g, 0.0)
     stable = stable_of(g)
     kernels = kernels_of(stable, "rule")
-    module = torch_form(stable, kernels, render_c_float64(kernels, "rule", HEADER))
+    module = torch_form(stable, kernels, render_c_float64(kernels, HEADER))
     mean = torch.zeros(3, dtype=torch.float64)
     assert all(out.data_ptr() != mean.data_ptr() for out in module.forward(mean, mean))
 

@@ -62,11 +62,11 @@ def run(write: Callable[..., Real], operands: list[Pairs], *, wide: bool = True,
     orders = {s.index: 1 if s.args[0].node.payload.endswith("h") else 2 for s in sums} | {result.index: order}
     lowering = Lowering(g, Builder("operation", g.inputs), double, orders)
 
-    def low(state: Lowering) -> int:
-        word = state.carried[result.index].lo
-        return state.b.f32(0.0) if word is None else word
-
-    program = lowering.run({"hi": lambda state: state.carried[result.index].hi, "lo": low})
+    lowering.run()
+    value, b = lowering.carried[result.index], lowering.b
+    b.output("hi", value.hi)
+    b.output("lo", b.f32(0.0) if value.lo is None else value.lo)
+    program = b.build()
     inputs = dict(zip(names, (w for p in operands for w in p), strict=True))
     out = evaluate(program, inputs)
     return as_fractions((out["hi"], out["lo"]))

@@ -29,7 +29,7 @@ from momentgen.compiler.measure.moments import Inside, Limits, MomentsMeasure, m
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, is_normal, ulp_error, unit
 from momentgen.compiler.strategies.elementary import Edge, RelativeMeasure
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, Units
-from momentgen.compiler.strategies.settled import Settled
+from momentgen.compiler.strategies.tolerance import Parametric
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule, x
@@ -102,7 +102,7 @@ def test_the_words_on_other_units_are_what_is_measured(
         offset: float
 
     units = Units(centre=0.3, width=width, scale=scale, offset=offset)
-    measure = RescaledMeasure(base, Settled("line", x, ()), Map(scale, offset), units)  # type: ignore[arg-type]
+    measure = RescaledMeasure(base, Parametric("line", x, ()), Map(scale, offset), units)  # type: ignore[arg-type]
     agree(measure, words(measure), m, mu, v)
 
 

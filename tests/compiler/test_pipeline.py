@@ -285,7 +285,7 @@ def test_attempts_end_where_two_words_throughout_leave_rounding_no_room(monkeypa
     one = np.ones(1, np.float32)
     missed = Measured(bounds, 1, (({}, (one, one)),))
     monkeypatch.setattr(variant, "_lower", lowered)
-    monkeypatch.setattr(variant, "Runner", lambda forward, backward: None)
+    monkeypatch.setattr(variant, "Runner", lambda *given: None)
     monkeypatch.setattr(variant, "measure", lambda *given, **named: missed)
     (rule,) = load_rules(ROOT / "rules" / "relu.py")
     stages: list[str] = []

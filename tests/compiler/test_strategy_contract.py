@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import sympy as sp
 from compiler.foreign_functions import FOREIGN, Foreign, built
-from compiler.forms import SIX, by_quadrature, cubic, in_float32, in_float64, stable_of
+from compiler.forms import by_quadrature, cubic, in_float32, in_float64, stable_of
 from real_rules import rules
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.stable import Stable
+from momentgen.compiler.ir.stable import SIX, Stable
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import elementary, stabilise
 from momentgen.rule import Parameter, Rule, x

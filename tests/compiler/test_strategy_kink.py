@@ -12,14 +12,14 @@ import mpmath
 import numpy as np
 import pytest
 import sympy as sp
-from compiler.forms import SIX, in_float32
+from compiler.forms import in_float32
 from real_rules import rules, stables
 
 from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.forms import OutputForm, output_forms
 from momentgen.compiler.ir.kit import FLOAT64
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, SIX, Stable
 from momentgen.compiler.ir.values import evaluate_float64, evaluate_mpmath
 from momentgen.compiler.lower.words import lower
 from momentgen.compiler.measure.ulp import ulp_error

@@ -18,8 +18,8 @@ import torch
 from contract.library import OPS
 from real_rules import F32, F64, Setting, rules, stables
 
-from momentgen.compiler.certify.points import edge_points, near_points, points_at, wide_points
-from momentgen.compiler.certify.sampling import joined, sampler_of
+from momentgen.compiler.certify.points import edge_points, joined, near_points, points_at, wide_points
+from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.derive import derive
 from momentgen.compiler.derive.derivation import base_rule, conditional_rule
 from momentgen.compiler.derive.scaling import found_units
@@ -32,8 +32,8 @@ from momentgen.compiler.ir.stable import Truth
 from momentgen.compiler.measure.moments import ConditionalMeasure, ConditionalTruth, limits_for, measure_for
 from momentgen.compiler.measure.ulp import is_normal, unit
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, RescaledTruth, Units
-from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth.polynomials import DrawTruth
+from momentgen.compiler.strategies.tolerance import Parametric
 from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.rule import Rule
 from momentgen.rule.inputs import input_symbols, partial_names
@@ -76,8 +76,8 @@ def certified(name: str, variant: str, setting: Setting) -> Certified:
 
 def _general(rule: Rule, setting: Setting) -> tuple[Truth, Any, tuple[float, ...]]:
     """Exact values, measure, and centre and kinks of an activation."""
-    settled, rescaled = Settled.of(rule), rule.rescaled or found_units(rule, split(rule.f, rule.parameters))
-    f = (settled if rescaled is None else Settled.of(base_rule(rule, rescaled))).at(setting)
+    settled, rescaled = Parametric.of(rule), rule.rescaled or found_units(rule, split(rule.f, rule.parameters))
+    f = (settled if rescaled is None else Parametric.of(base_rule(rule, rescaled))).at(setting)
     reference = GeneralTruth(f) if f.algebraic else QuadratureTruth(f)
     truth: Any = lambda mean, var, _: reference.outputs(mean.astype(np.float64), var.astype(np.float64))  # noqa: E731
     truth = DrawTruth(truth) if rule.bernoulli else truth
@@ -156,7 +156,7 @@ def subject(name: str) -> Subject:
     rule, way = rules()[name], OPS[name].certificate().method.get("way")
     defaults = rule.defaults
     if way == "homogeneous":
-        f = Settled.of(rule).at(defaults)
+        f = Parametric.of(rule).at(defaults)
         return Subject(rule, _rigorous(rule, f), _in_ulp(rule.accuracy.ulp["exact"]), bool(f.jumps))
     of = certified(name, "exact", defaults)
 
@@ -165,13 +165,13 @@ def subject(name: str) -> Subject:
 
     if len(rule.inputs) > 1 or rule.noise is not None or way == "draw of 0 or 1":
         return Subject(rule, lambda *points: of.truth(*points, defaults), narrowed)
-    f = Settled.of(rule).at(defaults)
+    f = Parametric.of(rule).at(defaults)
     error = narrowed if way == "elementary" else of.error
     if rule.conditional_var is None and not rule.bernoulli:
         return Subject(rule, _rigorous(rule, f), error, bool(f.jumps))
     balls: Any = DrawTruth(BallTruth(f))
     if rule.conditional_var is not None:
-        balls = ConditionalTruth(BallTruth(f), BallTruth(Settled.of(rule, rule.conditional_var).at(defaults)))
+        balls = ConditionalTruth(BallTruth(f), BallTruth(Parametric.of(rule, rule.conditional_var).at(defaults)))
     return Subject(rule, lambda mean, var: balls(mean, var, {}), error)
 
 
@@ -181,7 +181,7 @@ def _rigorous(rule: Rule, f: Activation) -> Callable[..., Values]:
     if derivation.second is None or (derivation.mean.has(sp.exp) and f.kinks):
         panels = BallTruth(f)
         return lambda mean, var: panels(mean, var, {})
-    settled = Settled.of(rule).values(rule.defaults)
+    settled = Parametric.of(rule).values(rule.defaults)
     outputs = {"mean": derivation.mean, "var": derivation.var, **derivation.partials}
     balls = ball_function([e.subs(settled) for e in outputs.values()], ["mu", "v"])
     return lambda mean, var: dict(zip(outputs, evaluate(balls, {"mu": mean, "v": var}), strict=True))

@@ -14,7 +14,7 @@ import sympy
 
 from momentgen.build.built import Built, CommittedKernel, read_built
 from momentgen.compiler.derive import Derivation, derive
-from momentgen.compiler.strategies.settled import Settled, SettledTruth, closed_form_truth
+from momentgen.compiler.strategies.tolerance import Parametric, ParametricTruth, closed_form_truth
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
 from momentgen.rule.symbols import x
@@ -47,7 +47,7 @@ class Subject:
         """Moments of f and their partials by name, by ball arithmetic, var > 0."""
         if self.derivation.var is not None:
             return closed_form_truth(self.derivation)(mean, var, self.setting)
-        return SettledTruth(Settled.of(self.rule), by_balls=True)(mean, var, self.setting)
+        return ParametricTruth(Parametric.of(self.rule), by_balls=True)(mean, var, self.setting)
 
 
 def subject_of(rule: Rule, package: Path) -> Subject:

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.certify.evidence import Run
-from momentgen.compiler.certify.points import Points
-from momentgen.compiler.certify.sampling import Sampler, joined, sampler_of
+from momentgen.compiler.certify.points import Points, joined
+from momentgen.compiler.certify.sampling import Sampler, sampler_of
 from momentgen.compiler.ir.interpreter import Interpreter
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import Stable
@@ -41,18 +41,20 @@ _CONDITIONAL_ULPS = 4.0  # the variance at v = 0, where it is that given x: a sq
 
 def kernel_params(program: Program, setting: Mapping[str, float], scalars: Sequence[float] = ()) -> dict[str, float]:
     """What the program's parameters are at a setting of the rule's: hi and lo words, then derived scalars."""
-    values: list[float] = []
-    for value in setting.values():
-        values.extend(split_float32(value))
-    values.extend(scalars)
-    return dict(zip(program.params, values, strict=True))
+    values = [word for value in setting.values() for word in split_float32(value)]
+    return dict(zip(program.params, [*values, *scalars], strict=True))
 
 
 class Runner:
     """Outputs and partials of a forward and a backward program, interpreted: compiling takes longer than it runs."""
 
-    def __init__(self, forward: Program, backward: Program) -> None:
-        self.forward, self.backward = forward, backward
+    def __init__(
+        self,
+        forward: Program,
+        backward: Program,
+        scalars: Callable[[Mapping[str, float]], Sequence[float]] = lambda setting: (),
+    ) -> None:
+        self.forward, self.backward, self.scalars = forward, backward, scalars
         self.inputs = forward.inputs
         self.outputs = tuple(name for name, _ in forward.outputs)
         #: names of the partials of each output
@@ -63,9 +65,10 @@ class Runner:
         """Outputs and partials; a partial is a gradient for the unit seed of its output.
 
         Args:
-            inputs: a float32 array for each input of the program, then the parameters by name.
+            inputs: a float32 array for each input of the program, then a setting of the rule's parameters.
         """
-        *points, params = inputs
+        *points, setting = inputs
+        params = kernel_params(self.forward, setting, self.scalars(setting))
         results = dict(zip(self.outputs, self._run(0, tuple(points), params), strict=True))
         for place, names in enumerate(self.partials):
             seeds = [np.full_like(points[0], place == other) for other in range(len(self.outputs))]
@@ -96,14 +99,7 @@ class Bound:
     absolute_below_normal: float = 0.0
     histogram: list[int] = field(default_factory=lambda: [0] * len(EDGE_LABELS))
 
-    def update(
-        self,
-        error: F64,
-        computed: F32,
-        exact: F64,
-        at: Points,
-        setting: Mapping[str, float],
-    ) -> None:
+    def update(self, error: F64, computed: F32, exact: F64, at: Points, setting: Mapping[str, float]) -> None:
         """Take in the errors at some points."""
         worst = int(np.argmax(error))
         if error[worst] > self.error:
@@ -179,15 +175,7 @@ class Known:
         return self._at[key]
 
 
-def measure(
-    stable: Stable,
-    runner: Runner,
-    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
-    *,
-    points: int,
-    seed: int,
-    known: Known | None = None,
-) -> Measured:
+def measure(stable: Stable, runner: Runner, *, points: int, seed: int, known: Known | None = None) -> Measured:
     """Errors of outputs and partials over the whole domain; it ends at the first setting where the goal is missed."""
     known = known or Known()
     sampler = sampler_of(stable.forward.inputs)
@@ -195,19 +183,15 @@ def measure(
     count = 0
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings:
-        params, stable = params_of(setting), stable.at(setting)
-
-        def run(*at: F32, params: Mapping[str, float] = params) -> dict[str, F32]:
-            return runner(*at, params)
-
+        stable = stable.at(setting)
         fixed, values = known.at(stable, setting, points, seed)
-        batch = kept(sampler, sampler.worst(stable, run, setting, seed))
+        batch = kept(sampler, sampler.worst(stable, runner, setting, seed))
         exact = stable.truth(*batch, setting)
         batch = joined([fixed, batch])
         exact = {name: np.concatenate([values[name], exact[name]]) for name in exact}
         missed: list[Points] = []
         for round_ in range(2):
-            computed = runner(*batch, params)
+            computed = runner(*batch, setting)
             worst: list[npt.NDArray[np.int64]] = []
             beyond: list[npt.NDArray[np.int64]] = []
             for name, bound in bounds.items():
@@ -245,13 +229,7 @@ def kept(sampler: Sampler, points: Points) -> Points:
     return _at(points, sampler.in_domain(*points))
 
 
-def measure_at(
-    stable: Stable,
-    runner: Runner,
-    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
-    at: Points,
-    measured: Measured,
-) -> Measured:
+def measure_at(stable: Stable, runner: Runner, at: Points, measured: Measured) -> Measured:
     """``measured``, with the errors at given points taken in; ``hard`` are those of these points that miss the goal.
 
     The points come from runs over all inputs, which do not understate: they may take all of the goal.
@@ -262,7 +240,7 @@ def measure_at(
     hard: list[tuple[Mapping[str, float], Points]] = []
     for setting in stable.settings if points[0].size else ():
         stable = stable.at(setting)
-        computed, exact = runner(*points, params_of(setting)), stable.truth(*points, setting)
+        computed, exact = runner(*points, setting), stable.truth(*points, setting)
         missed = np.zeros(points[0].shape, np.bool_)
         for name, bound in measured.bounds.items():
             error = stable.measure(name, computed[name], exact[name], *points)
@@ -277,7 +255,6 @@ def check_promises(
     rule: str,
     stable: Stable,
     runner: Runner,
-    params: Mapping[str, float],
     setting: Mapping[str, float],
     f: Callable[..., F64] | None,
     conditional: Callable[..., F64] | None = None,
@@ -291,14 +268,8 @@ def check_promises(
     v = 0 gives f(mean), within the variant's slack, and 0; NaN in gives NaN out; a negative variance gives NaN.
 
     Args:
-        rule: for messages.
-        stable: the variant.
-        runner: its programs.
-        params: their parameters at the setting.
-        setting: values of the rule's parameters.
         f: the activation on float64 arrays, one an input; None where a variant does not reproduce it at v = 0.
         conditional: the variance given x, as ``f``, where that is not 0: what the variance is at v = 0.
-        seed: of the points.
         every: of the points of any finite input, one in so many is looked at.
 
     Returns:
@@ -311,7 +282,7 @@ def check_promises(
     ulps, edge, reach = stable.goal if stable.unit.startswith("ulp") else 1.0, stable.edge, stable.reach
     sampler = sampler_of(runner.inputs)
     points = tuple(values[::every] for values in sampler.finite(seed + 1))
-    result = runner(*points, params)
+    result = runner(*points, setting)
 
     def demand(holds: Bools, what: str, at: Points) -> None:
         if not holds.all():
@@ -335,7 +306,7 @@ def check_promises(
     for name in itertools.chain(*runner.partials):
         demand(np.isfinite(result[name]) | beyond, f"a finite {name} from finite input", points)
     certain = sampler.certain()
-    values_at = at_zero = runner(*certain, params)
+    values_at = at_zero = runner(*certain, setting)
     if f is not None:
         with np.errstate(all="ignore"):
             want = f(*(array.astype(np.float64) for array in certain[: len(certain) // 2 * 2 : 2]))
@@ -360,7 +331,7 @@ def check_promises(
     bad_inputs += [(i, negative, f"a negative {n}") for i, n in enumerate(runner.inputs) if n.startswith("var")]
     for i, values, what in bad_inputs:
         at = (*good_points[:i], values, *good_points[i + 1 :])
-        values_at = bad = runner(*at, params)
+        values_at = bad = runner(*at, setting)
         for name in runner.outputs:
             demand(np.isnan(bad[name]), f"{name} to be NaN for {what}", at)
     return int(points[0].size)
@@ -377,7 +348,8 @@ def tolerance_of(rule: Rule, stable: Stable) -> dict[str, Any]:
     Raises:
         BuildError: if the variant is measured by something that has no words here.
     """
-    data: dict[str, Any] = {"against": _against(rule, stable.variant)}
+    formula = "the variant's published formula, not the moments that it approximates"
+    data: dict[str, Any] = {"against": formula if stable.variant in rule.variants else "the exact moments"}
     if stable.unit != "tolerance":
         return data
     # Jumps, and a finite range, may appear at some settings of the parameters only.
@@ -389,9 +361,3 @@ def tolerance_of(rule: Rule, stable: Stable) -> dict[str, Any]:
     fullest = max(found, key=lambda said: len(said["where"]))
     said = {**fullest, "values": found[0]["values"]}
     return {"least": "2^-126", **data, **said}
-
-
-def _against(rule: Rule, variant: str) -> str:
-    if variant in rule.variants:
-        return "the variant's published formula, not the moments that it approximates"
-    return "the exact moments"

@@ -15,10 +15,10 @@ import sympy
 
 from momentgen.compiler.certify.bounds import Bound, check_promises, missed_by
 from momentgen.compiler.certify.points import seed_of
-from momentgen.compiler.exact.by_panels import Exact, Shares, by_balls, in_float64
+from momentgen.compiler.exact.by_panels import Shares, by_balls, in_float64
 from momentgen.compiler.function.branches import Branches
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, SIX, Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.strategies.finish import DomainEdge
 from momentgen.compiler.strategies.quadrature.search import ADVICE, FLOAT32, FLOAT64, drawn
@@ -30,7 +30,6 @@ from momentgen.rule.symbols import x
 
 _POINTS, _WORST, _SMALL = 800, 4, 24
 _EVERY = 50  # of the points that promises are checked at
-_NAMES = (*OUTPUTS, *PARTIALS)
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
     runner, wide = (
         _Runner(graphs) for graphs in ((stable.forward, stable.partials), (stable.forward64, stable.partials64))
     )
-    bounds = {name: Bound() for name in _NAMES}
-    float64 = dict.fromkeys(_NAMES, 0.0)
+    bounds = {name: Bound() for name in SIX}
+    float64 = dict.fromkeys(SIX, 0.0)
     count, promises = 0, 0
     for number, setting in enumerate(settings):
         draw = np.random.default_rng(seed_of(rule.name, str(number)))
@@ -90,7 +89,15 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
         mean, var = np.concatenate([mean[worst], small_mean]), np.concatenate([var[worst], small_var])
         groups.append(by_balls(setting, mean, var))
         for exact in groups:
-            _take_in(bounds, float64, (runner, wide), exact, setting)
+            points = exact.mean.astype(np.float32), exact.var.astype(np.float32)
+            computed = runner(*points, setting.setting)
+            single = {name: values.astype(np.float64) for name, values in computed.items()}
+            found = exact.errors(single, FLOAT32, LARGEST)
+            for name, bound in bounds.items():
+                bound.update(found[name], computed[name], exact.values[name], points, setting.setting)
+            double = wide.exactly(exact.mean, exact.var, setting.setting)
+            for name, error in exact.errors(double, FLOAT64).items():
+                float64[name] = max(float64[name], float(error.max()))
             count += exact.mean.size
         if any(bound.error > stable.goal for bound in bounds.values()):
             cause = f"variant {stable.variant}: {missed_by(bounds, stable)}; {ADVICE}"
@@ -99,7 +106,6 @@ def measured_by_sums(rule: Rule, stable: Stable) -> Measured:
             rule.name,
             stable,
             runner,  # type: ignore[arg-type]
-            setting.setting,
             setting.setting,
             _own_values(rule, setting),
             seed=seed_of(rule.name, stable.variant),
@@ -122,24 +128,6 @@ def _own_values(rule: Rule, setting: Branches) -> Callable[..., F64]:
         return found
 
     return values
-
-
-def _take_in(
-    bounds: Mapping[str, Bound],
-    float64: dict[str, float],
-    runners: tuple[_Runner, _Runner],
-    exact: Exact,
-    setting: Branches,
-) -> None:
-    mean, var = exact.mean, exact.var
-    points = (mean.astype(np.float32), var.astype(np.float32))
-    computed = runners[0](*points, setting.setting)
-    single = {name: values.astype(np.float64) for name, values in computed.items()}
-    found = exact.errors(single, FLOAT32, LARGEST)
-    for name, bound in bounds.items():
-        bound.update(found[name], computed[name], exact.values[name], points, setting.setting)
-    for name, error in exact.errors(runners[1].exactly(mean, var, setting.setting), FLOAT64).items():
-        float64[name] = max(float64[name], float(error.max()))
 
 
 def tolerance_of_sums(stable: Stable) -> dict[str, Any]:

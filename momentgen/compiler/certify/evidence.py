@@ -132,13 +132,8 @@ class Evidence:
 
     def worst_points(self, variant: str) -> Points:
         """The worst inputs of a variant's latest program, which may not be the one at hand."""
-        found = {
-            (mean, run.var)
-            for run in self.variants.get(variant, ())
-            for output in run.outputs.values()
-            for mean, _ in output.worst
-        }
-        return _points(found)
+        runs = self.variants.get(variant, ())
+        return _points({(m, run.var) for run in runs for output in run.outputs.values() for m, _ in output.worst})
 
     def missed_points(self, variant: str) -> Points:
         """The inputs at which some program of a variant has missed the goal."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from momentgen.compiler.certify.points import Points, largest
+from momentgen.compiler.certify.points import Points, joined, largest
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
@@ -58,8 +58,6 @@ def spread(n: int, seed: int, *, covariance: bool, reach: float = 126.0) -> Poin
 
     Args:
         n: how many are drawn; a few fall outside of the domain and are left out.
-        seed: of the points.
-        covariance: whether to draw one.
         reach: of log2 of the variances.
     """
     rng = np.random.default_rng(seed)
@@ -75,7 +73,9 @@ def spread(n: int, seed: int, *, covariance: bool, reach: float = 126.0) -> Poin
     s = np.sqrt(v1.astype(np.float64) + v2)
     cov: list[F32] = []
     if covariance:
-        near = _mixed(n, rng, lambda k: rng.uniform(-1, 1, k), lambda k: _signs(rng, k) * (1 - wide_down(rng, 24, k)))
+        near = _mixed(
+            n, rng, lambda k: rng.uniform(-1, 1, k), lambda k: _signs(rng, k) * (1 - np.exp2(rng.uniform(-24, 0, k)))
+        )
         bound = np.sqrt(v1.astype(np.float64) * v2)
         # Rounded towards 0, so that the bound holds.
         c = np.nextafter((near * bound).astype(np.float32), np.float32(0))
@@ -107,11 +107,6 @@ def spread(n: int, seed: int, *, covariance: bool, reach: float = 126.0) -> Poin
         *cov,
     )
     return kept(points)
-
-
-def wide_down(rng: np.random.Generator, bits: float, n: int) -> F64:
-    """Numbers in (0, 1], uniform in their logarithm."""
-    return np.asarray(np.exp2(rng.uniform(-bits, 0, n)))
 
 
 def kept(points: Points) -> Points:
@@ -152,19 +147,11 @@ def near_by(points: Points, seed: int, spread: int, count: int = 8) -> Points:
 def screened(
     stable: Stable, run: Callable[..., Mapping[str, F32]], setting: Mapping[str, float], *, points: int, seed: int
 ) -> Points:
-    """Points where ``run`` is worst by the graphs meant for float64, and climbed from there.
-
-    Args:
-        stable: the variant.
-        run: the program's outputs and partials at given points.
-        setting: parameter name -> value.
-        points: how many to screen first.
-        seed: of the points.
-    """
+    """Points where ``run`` is worst by the graphs meant for float64, of ``points`` and those climbed from the worst."""
     at = spread(points, seed, covariance=len(stable.forward.inputs) == 5)
     found: list[Points] = []
     for round_, keep in enumerate(_KEPT):
-        computed = run(*at)
+        computed = run(*at, setting)
         chosen = []
         for graph in (stable.forward64, stable.partials64):
             values = outputs_float64(graph, {**dict(zip(graph.inputs, at, strict=True)), **setting})
@@ -176,5 +163,5 @@ def screened(
         best = np.unique(np.concatenate(chosen))
         found.append(tuple(array[best] for array in at))
         around = [near_by(found[-1], seed + round_, size, 16) for size in (8, 4096 >> (5 * round_))]
-        at = tuple(np.concatenate(columns) for columns in zip(found[-1], *around, strict=True))
-    return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))
+        at = joined([found[-1], *around])
+    return joined(found)

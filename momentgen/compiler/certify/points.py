@@ -12,18 +12,19 @@ values.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.stable import Errors, Stable
+from momentgen.compiler.ir.stable import Errors, Stable, errors_over
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 
 Points = tuple[F32, ...]
+_NO_POINTS: Points = (np.empty(0, np.float32),) * 2
 
 #: where bounds are certified; beyond it (subnormal input) only the promises that are not about accuracy hold
 DOMAIN = {"mean": "0 or normal: 2^-126 <= |mean| < 2^128", "var": "0 or 2^-127 <= var < 2^128"}
@@ -33,6 +34,12 @@ def in_domain(mean: F32, var: F32) -> Bools:
     """Whether each point lies in :data:`DOMAIN`, var = 0 excluded."""
     size = np.abs(mean)
     return np.isfinite(mean) & np.isfinite(var) & ((size == 0) | (size >= 2.0**-126)) & (var >= 2.0**-127)
+
+
+def usable(mean: F32, var: F32) -> Points:
+    """The points that lie in the domain."""
+    inside = in_domain(mean, var)
+    return mean[inside], var[inside]
 
 
 def seed_of(*names: str) -> int:
@@ -55,23 +62,17 @@ def calibration_points(box: Mapping[str, tuple[float, float]], n: int, seed: int
     """Points for the ablation: the box uniformly, its middle more densely, and towards zero."""
     rng = np.random.default_rng(seed)
     names = [name for name in ("a", "mu") if name in box]
-    means, variances = [], []
-    for name in names:
+    size = n // len(names)
+    k = size // 4
+
+    def within(name: str) -> Points:
         low, high = box[name]
-        size = n // len(names)
-        k = size // 4
         var = _log_uniform(rng, *box["log2_var"], size)
-        values = np.concatenate(
-            [
-                rng.uniform(low, high, size - 2 * k),
-                rng.normal(0, 1.5, k).clip(low, high),
-                rng.choice([-1.0, 1.0], k) * _log_uniform(rng, -20, 0, k),
-            ]
-        )
-        mean, var32 = _from_ratio(values, var) if name == "a" else (values.astype(np.float32), var.astype(np.float32))
-        means.append(mean)
-        variances.append(var32)
-    return np.concatenate(means), np.concatenate(variances)
+        groups = [rng.uniform(low, high, size - 2 * k), rng.normal(0, 1.5, k).clip(low, high)]
+        values = np.concatenate([*groups, rng.choice([-1.0, 1.0], k) * _log_uniform(rng, -20, 0, k)])
+        return _from_ratio(values, var) if name == "a" else (values.astype(np.float32), var.astype(np.float32))
+
+    return joined(map(within, names))
 
 
 def wide_points(n: int, seed: int) -> Points:
@@ -86,7 +87,7 @@ def wide_points(n: int, seed: int) -> Points:
         _from_ratio(sign * _log_uniform(rng, 4, 18, k), _log_uniform(rng, -126, 127, k)),
         ((sign * _log_uniform(rng, -40, 40, k)).astype(np.float32), _log_uniform(rng, -60, 60, k).astype(np.float32)),
     ]
-    return np.concatenate([g[0] for g in groups]), np.concatenate([g[1] for g in groups])
+    return joined(groups)
 
 
 def edge_points() -> Points:
@@ -98,54 +99,52 @@ def edge_points() -> Points:
     return mean.ravel(), var.ravel()
 
 
+def joined(groups: Iterable[Points]) -> Points:
+    """Several sets of points as one."""
+    return tuple(np.concatenate(columns) for columns in zip(*groups, strict=True))
+
+
 def near_points(ratios: tuple[float, ...], n: int, seed: int) -> Points:
     """Points with mean/sigma ever nearer to each of ``ratios``, down to the nearest float32 mean."""
     rng = np.random.default_rng(seed)
-    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
-    for ratio in ratios:
+
+    def near(ratio: float) -> Points:
         away = rng.choice([-1.0, 1.0], n) * _log_uniform(rng, -30, -1, n)
         _, var = _from_ratio(np.full(n, ratio), _log_uniform(rng, -100, 100, n))
-        moved = ratio * np.sqrt(var.astype(np.float64)) * (1 + away)
-        means.append(moved.astype(np.float32))
-        variances.append(var)
-    return np.concatenate(means), np.concatenate(variances)
+        return (ratio * np.sqrt(var.astype(np.float64)) * (1 + away)).astype(np.float32), var
+
+    return joined([_NO_POINTS, *map(near, ratios)])
 
 
 def points_at(places: tuple[float, ...], n: int, seed: int) -> Points:
     """Points around each of ``places``, at it and within some sigma of it, for any sigma; and those beside them."""
     rng = np.random.default_rng(seed)
-    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
-    for place in places:
+
+    def around(place: float) -> Points:
         var = _log_uniform(rng, -100, 60, n).astype(np.float32)
         away = rng.choice([0.0, 1.0], n, p=[0.25, 0.75]) * rng.normal(0, 2.0, n)
-        means.append((place + away * np.sqrt(var.astype(np.float64))).astype(np.float32))
-        variances.append(var)
-    mean, var = points_beside(places, n, seed)
-    return np.concatenate([*means, mean]), np.concatenate([*variances, var])
+        return (place + away * np.sqrt(var.astype(np.float64))).astype(np.float32), var
+
+    return joined([*map(around, places), points_beside(places, n, seed)])
 
 
 def points_beside(places: tuple[float, ...], n: int, seed: int) -> Points:
     """Points at the float32 numbers next to each of ``places``, which may be many sigma from it."""
     rng = np.random.default_rng(seed)
-    means, variances = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
-    for place in places:
+
+    def beside(place: float) -> Points:
         mean = (np.full(n, place, np.float32).view(np.int32) + rng.integers(-2, 3, n, dtype=np.int32)).view(np.float32)
         var = ((np.abs(mean.astype(np.float64) - place) / rng.uniform(0.05, 13, n)) ** 2).astype(np.float32)
-        usable = in_domain(mean, var)
-        means.append(mean[usable])
-        variances.append(var[usable])
-    return np.concatenate(means), np.concatenate(variances)
+        return usable(mean, var)
+
+    return joined([_NO_POINTS, *map(beside, places)])
 
 
 def neighbours(points: Points, seed: int, spread: int, count: int = 8) -> Points:
     """Points up to ``spread`` units in the last place from the given: where errors are bad they are worse nearby."""
     rng = np.random.default_rng(seed)
-    moved = []
-    for array in points:
-        bits = np.repeat(np.ascontiguousarray(array, np.float32).view(np.int32), count)
-        moved.append((bits + rng.integers(-spread, spread + 1, bits.size, dtype=np.int32)).view(np.float32))
-    usable = in_domain(moved[0], moved[1])
-    return moved[0][usable], moved[1][usable]
+    mean, var = (_moved(rng, np.ascontiguousarray(array, np.float32), spread, count) for array in points)
+    return usable(mean, var)
 
 
 # --- the worst ------------------------------------------------------------------
@@ -156,13 +155,7 @@ _SPREAD = 1 << 12  # units in the last place that the first climb looks around
 
 
 def nearly_exact(stable: Stable, mean: F32, var: F32, setting: Mapping[str, float]) -> dict[str, F64]:
-    """The six outputs by the graphs meant for float64: no truth, but a screen.
-
-    Args:
-        stable: the variant.
-        mean, var: float32 arrays of one shape.
-        setting: parameter name -> value.
-    """
+    """The six outputs at float32 points by the graphs meant for float64: no truth, but a screen."""
     points = {"mean": mean, "var": var, **setting}
     return outputs_float64(stable.forward64, points) | outputs_float64(stable.partials64, points)
 
@@ -195,46 +188,32 @@ def _first_largest(values: F64, count: int) -> npt.NDArray[np.int64]:
 
 
 def worst_points(
-    stable: Stable,
-    run: Callable[[F32, F32], Mapping[str, F32]],
-    setting: Mapping[str, float],
-    *,
-    points: int,
-    seed: int,
+    stable: Stable, run: Callable[..., Mapping[str, F32]], setting: Mapping[str, float], *, points: int, seed: int
 ) -> Points:
-    """Points of the domain where ``run`` is worst, all outputs together.
+    """Points of the domain where ``run`` is worst, all outputs together, of ``points`` that are screened first.
 
-    Args:
-        stable: the variant: its measure of error, its float64 graphs, and where it is to be looked at closely.
-        run: the program's outputs and partials at given means and variances.
-        setting: parameter name -> value.
-        points: how many to screen first.
-        seed: of the points.
+    ``run`` gives the program's outputs and partials at given means and variances, and a setting.
     """
     (mean, var), known = _first_round(stable, setting, points, seed)
     found: list[Points] = []
     rng = np.random.default_rng(seed)
     for round_, kept in enumerate(_KEPT):
         if round_:
-            usable = in_domain(mean, var)
-            mean, var = mean[usable], var[usable]
-        computed, errors = run(mean, var), _errors(stable, mean, var, setting) if round_ else known
+            mean, var = usable(mean, var)
+        computed, errors = run(mean, var, setting), _errors(stable, mean, var, setting) if round_ else known
         chosen = [largest(errors_of(computed[name]), kept) for name, errors_of in errors.items()]
         best = np.unique(np.concatenate(chosen))
         mean, var = mean[best], var[best]
         found.append((mean, var))
         for spread in (max(_SPREAD >> (4 * round_), 8), 8):
-            mean, var = (
-                np.append(mean, _moved(rng, found[-1][0], spread)),
-                np.append(var, _moved(rng, found[-1][1], spread)),
-            )
-    return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+            mean, var = joined([(mean, var), tuple(_moved(rng, values, spread, _NEIGHBOURS) for values in found[-1])])
+    return joined(found)
 
 
 def _errors(stable: Stable, mean: F32, var: F32, setting: Mapping[str, float]) -> Mapping[str, Errors]:
     """By output, what makes errors of results at these points."""
     reference = nearly_exact(stable, mean, var, setting)
-    return {name: stable.errors(name, values, mean, var) for name, values in reference.items()}
+    return {name: errors_over(stable.measure, name, values, mean, var) for name, values in reference.items()}
 
 
 def _first_round(
@@ -261,9 +240,7 @@ def _screen(
         near_points(stable.focus(setting), points // 4, seed),
         points_at(stable.places(setting), points // 16, seed),
     ]
-    mean, var = (np.concatenate([group[i] for group in groups]) for i in (0, 1))
-    usable = in_domain(mean, var)
-    mean, var = mean[usable], var[usable]
+    mean, var = usable(*joined(groups))
     return (mean, var), _errors(stable, mean, var, setting)
 
 
@@ -274,7 +251,7 @@ def _apart(n: int, seed: int) -> Points:
     return mean.astype(np.float32), np.exp2(rng.uniform(-127, 128, n)).astype(np.float32)
 
 
-def _moved(rng: np.random.Generator, values: F32, spread: int) -> F32:
-    """Each value up to ``spread`` units in the last place away, several times."""
-    bits = np.repeat(values.view(np.int32), _NEIGHBOURS)
+def _moved(rng: np.random.Generator, values: F32, spread: int, count: int) -> F32:
+    """Each value up to ``spread`` units in the last place away, ``count`` times."""
+    bits = np.repeat(values.view(np.int32), count)
     return (bits + rng.integers(-spread, spread + 1, bits.size, dtype=np.int32)).view(np.float32)

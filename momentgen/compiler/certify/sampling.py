@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from momentgen.compiler.certify import joint_points, points
-from momentgen.compiler.certify.points import Points, worst_points
+from momentgen.compiler.certify.points import Points, joined, worst_points
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.toolchain.arrays import F32, Bools
@@ -44,8 +44,7 @@ class Sampler:
         """Points at random and on the edges, the same for any program; some may lie outside the domain."""
         groups = [points.wide_points(n, seed), points.edge_points()]
         groups.append(points.near_points(stable.focus(setting), n // 4, seed))
-        groups.append(points.points_at(stable.places(setting), n // 4, seed))
-        return joined(groups)
+        return joined([*groups, points.points_at(stable.places(setting), n // 4, seed)])
 
     def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
         """The worst of many points for a program; some may lie outside the domain."""
@@ -88,11 +87,8 @@ class _Joint(Sampler):
         return joined(groups)
 
     def certification(self, stable: Stable, setting: Mapping[str, float], n: int, seed: int) -> Points:
-        groups = [
-            joint_points.spread(n, seed, covariance=self.covariance),
-            joint_points.edges(n // 4, seed, covariance=self.covariance),
-        ]
-        return joined(groups)
+        spread = joint_points.spread(n, seed, covariance=self.covariance)
+        return joined([spread, joint_points.edges(n // 4, seed, covariance=self.covariance)])
 
     def worst(self, stable: Stable, run: Run, setting: Mapping[str, float], seed: int) -> Points:
         return joint_points.screened(stable, run, setting, points=_SCREENED, seed=seed)
@@ -118,8 +114,3 @@ def sampler_of(inputs: tuple[str, ...]) -> Sampler:
     '0 or 2^-127 <= var < 2^128'
     """
     return Sampler() if len(inputs) == 2 else _Joint(len(inputs) == 5)
-
-
-def joined(groups: list[Points]) -> Points:
-    """Several sets of points as one."""
-    return tuple(np.concatenate(columns) for columns in zip(*groups, strict=True))

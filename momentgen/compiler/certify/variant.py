@@ -12,7 +12,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import numpy.typing as npt
 import sympy
 
 from momentgen.compiler.certify.bounds import (
@@ -29,19 +28,27 @@ from momentgen.compiler.certify.bounds import (
 )
 from momentgen.compiler.certify.by_sums import measured_by_sums, tolerance_of_sums
 from momentgen.compiler.certify.evidence import Evidence, Run, program_digest
-from momentgen.compiler.certify.points import Points, in_domain, points_beside, seed_of, wide_points, worst_points
-from momentgen.compiler.certify.sampling import joined, sampler_of
+from momentgen.compiler.certify.points import (
+    Points,
+    in_domain,
+    joined,
+    points_beside,
+    seed_of,
+    wide_points,
+    worst_points,
+)
+from momentgen.compiler.certify.sampling import sampler_of
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.interpreter import evaluate
 from momentgen.compiler.ir.passes import optimise
 from momentgen.compiler.ir.program import Program
-from momentgen.compiler.ir.stable import Errors, Stable
+from momentgen.compiler.ir.stable import Errors, Stable, errors_over
 from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.lower.ablate import Choice, Part, choose
 from momentgen.compiler.lower.float64 import kernels_of
 from momentgen.compiler.lower.trials import Calibration
-from momentgen.compiler.lower.words import lower
-from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.lower.words import lower, words
+from momentgen.compiler.toolchain.arrays import F64
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -96,12 +103,6 @@ class Certified:
 def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence) -> Certified:
     """Lower, certify, and where the goal is missed lower again with those points among the calibration's.
 
-    Args:
-        rule: whose variant it is.
-        stable: the variant.
-        progress: called with the name of each stage as it begins.
-        evidence: what exhaustive runs found.
-
     Raises:
         BuildError: if no program reaches the goal, or one breaks a promise.
     """
@@ -138,29 +139,22 @@ def certified(rule: Rule, stable: Stable, progress: Progress, evidence: Evidence
                     made = _lower(rule, stable, direction, graph, aim, hard, order)
                 choices[direction], programs[direction] = made
         progress(f"certify {stable.variant}")
-        runner = Runner(programs["forward"], programs["backward"])
-
-        def params_of(setting: Mapping[str, float], program: Program = programs["forward"]) -> Mapping[str, float]:
-            return kernel_params(program, setting, stable.scalars(setting))
-
-        measured = measure(stable, runner, params_of, points=_CERTIFICATION, seed=seed_of(rule.name), known=known)
+        runner = Runner(programs["forward"], programs["backward"], stable.scalars)
+        measured = measure(stable, runner, points=_CERTIFICATION, seed=seed_of(rule.name), known=known)
         # Evidence counts only where all else is well, and first what it holds for good: another run over the program
         # that comes out then changes nothing in how it came about.
         for at in (evidence.missed_points(stable.variant), evidence.worst_points(stable.variant)):
             if not measured.hard:
-                measured = measure_at(stable, runner, params_of, at, measured)
+                measured = measure_at(stable, runner, at, measured)
         if not measured.hard:
-            measured = recheck(stable, runner, params_of, measured, seed=seed_of(rule.name))
+            measured = recheck(stable, runner, measured, seed=seed_of(rule.name))
         bounds = measured.bounds
         if not measured.hard:
             checked = 0
             for setting in stable.settings:
-                f = _activation(rule, stable, setting)
-                given = rule.conditional_var if is_activation(rule, stable) else None
-                conditional = None if given is None else _evaluated(rule, given, stable, setting)
-                checked += check_promises(
-                    rule.name, stable, runner, params_of(setting), setting, f, conditional, seed=seed
-                )
+                wanted = (rule.f, rule.conditional_var) if is_activation(rule, stable) else (None, None)
+                f, conditional = (None if e is None else _evaluated(rule, e, stable, setting) for e in wanted)
+                checked += check_promises(rule.name, stable, runner, setting, f, conditional, seed=seed)
             both = (programs["forward"], programs["backward"])
             runs = evidence.of(stable.variant, program_digest(both))
             for run in runs:
@@ -205,12 +199,17 @@ def _lower(
 ) -> tuple[Choice, Program]:
     """The cheapest program within ``aim`` that the ablation finds."""
     name = f"{rule.name}_{stable.variant}_{direction}"
-    _check_constants(rule, stable, graph)
+    for value in (graph.constant(index) for index in graph.live()):
+        if value is not None and mpmath.isfinite(value) and abs(value) >= _OVERFLOWS:
+            needed = f"the kernels need the constant {mpmath.nstr(value, 3)}, beyond float32"
+            cause = f"variant {stable.variant}: {needed}: f is too large or too steep"
+            raise BuildError(rule.name, "lower", cause, rule.f)
     calibrations = _calibrations(stable, graph, seed_of(rule.name), hard)
     choice = choose(graph, name, calibrations, aim, order)
     if max(choice.error.values()) > stable.goal:
+        errors = ", ".join(f"{name} {error:.3g}" for name, error in choice.error.items())
         cause = (
-            f"variant {stable.variant}: even with double-floats throughout, the error is {_shown(choice.error)} "
+            f"variant {stable.variant}: even with double-floats throughout, the error is {errors} "
             f"{stable.unit}, expected at most {stable.goal:g}; {_place(graph, choice, calibrations)}"
         )
         raise BuildError(rule.name, "lower", cause)
@@ -222,37 +221,11 @@ def _place(graph: Graph, choice: Choice, calibrations: Sequence[Calibration]) ->
     """Where an output is furthest off, in words."""
     program = lower(graph, "missed", choice.double, choice.orders)
     output = max(choice.error, key=lambda name: choice.error[name])
-
-    def error(one: Calibration, where: npt.NDArray[np.int64]) -> float:
-        inputs = {name: values[where] for name, values in one.inputs.items()}
-        computed = np.zeros_like(next(iter(one.inputs.values())))
-        computed[where] = evaluate(program, inputs, one.params)[output]
-        chosen = np.zeros(computed.shape, np.bool_)
-        chosen[where] = True
-        return one.error(output, computed, chosen)
-
-    every = [np.arange(next(iter(one.inputs.values())).size) for one in calibrations]
-    worst = max(range(len(every)), key=lambda i: error(calibrations[i], every[i]))
-    one, where = calibrations[worst], every[worst]
-    while where.size > 1:
-        halves = np.array_split(where, 2)
-        where = max(halves, key=lambda half: error(one, half))
-    at = ", ".join(f"{name} = {float(values[where[0]]):.4g}" for name, values in one.inputs.items())
+    errors = [one.errors(output, evaluate(program, one.inputs, one.params)[output]) for one in calibrations]
+    worst = max(range(len(errors)), key=lambda i: float(errors[i].max()))
+    place = int(errors[worst].argmax())
+    at = ", ".join(f"{name} = {float(values[place]):.4g}" for name, values in calibrations[worst].inputs.items())
     return f"{output} is furthest off at {at}"
-
-
-def _check_constants(rule: Rule, stable: Stable, graph: Graph) -> None:
-    """No constant of a graph is a number that float32 does not have.
-
-    Raises:
-        BuildError: if one is.
-    """
-    for value in (graph.constant(index) for index in graph.live()):
-        if value is not None and mpmath.isfinite(value) and abs(value) >= _OVERFLOWS:
-            cause = (
-                f"the kernels need the constant {mpmath.nstr(value, 3)}, beyond float32: f is too large or too steep"
-            )
-            raise BuildError(rule.name, "lower", f"variant {stable.variant}: {cause}", rule.f)
 
 
 def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Sequence[Calibration]) -> None:
@@ -270,18 +243,10 @@ def _check_float64(rule: Rule, stable: Stable, graph: Graph, calibrations: Seque
         for output, values in outputs_float64(graph, {**inputs, **calibration.real}).items():
             # Beyond float32 its largest number stands for a result, as in the kernels.
             computed = np.broadcast_to(np.clip(values, -LARGEST, LARGEST), away.shape).astype(np.float32)
-            error = calibration.error(output, computed, away)
+            error = float(calibration.errors(output, computed)[away].max(initial=0.0))
             if not error <= stable.goal:
-                raise BuildError(
-                    rule.name,
-                    "strategies",
-                    f"variant {stable.variant}: the float64 form's {output} misses the goal of {stable.goal:g} "
-                    f"{stable.unit} by itself: {error:.3g}",
-                )
-
-
-def _shown(errors: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {error:.3g}" for name, error in errors.items())
+                cause = f"the float64 form's {output} misses the goal of {stable.goal:g} {stable.unit} by itself"
+                raise BuildError(rule.name, "strategies", f"variant {stable.variant}: {cause}: {error:.3g}")
 
 
 def _calibrations(stable: Stable, graph: Graph, seed: int, hard: Sequence[_Hard]) -> list[Calibration]:
@@ -297,7 +262,7 @@ def _calibrations(stable: Stable, graph: Graph, seed: int, hard: Sequence[_Hard]
             groups[tuple(setting.values())] = setting, [(beside, _BESIDE)]
     for setting, points, weight in hard:
         groups.setdefault(tuple(setting.values()), (setting, []))[1].append((points, weight))
-    stand_in = lower(graph, "parameters", frozenset(), {})
+    stand_in = Program("parameters", graph.inputs, tuple(words(graph)), (), ())
     return [_calibration(stable, stand_in, setting, parts) for setting, parts in groups.values()]
 
 
@@ -315,23 +280,15 @@ def _calibration(
 
     @functools.cache
     def errors_of(output: str) -> Errors:
-        return stable.errors(output, exact[output], *points)
+        return errors_over(stable.measure, output, exact[output], *points)
 
-    def error(output: str, computed: F32, where: Bools | None = None) -> float:
-        errors = weight * errors_of(output)(computed)
-        return float((errors if where is None else errors[where]).max(initial=0.0))
-
-    return Calibration(dict(zip(stand_in.inputs, points, strict=True)), params, real, error)
+    inputs = dict(zip(stand_in.inputs, points, strict=True))
+    return Calibration(inputs, params, real, lambda output, computed: weight * errors_of(output)(computed))
 
 
 def is_activation(rule: Rule, stable: Stable) -> bool:
     """Whether a variant's mean at v = 0 is f: not of other inputs or approximations, nor where f is random itself."""
     return stable.variant in ("exact", "tight") and rule.noise is None and "mean" in stable.outputs
-
-
-def _activation(rule: Rule, stable: Stable, setting: Mapping[str, float]) -> Callable[..., F64] | None:
-    """f on arrays, for the variants that are f's moments; None where f is random itself."""
-    return _evaluated(rule, rule.f, stable, setting) if is_activation(rule, stable) else None
 
 
 def _evaluated(rule: Rule, f: sympy.Expr, stable: Stable, setting: Mapping[str, float]) -> Callable[..., F64]:
@@ -357,45 +314,25 @@ _WORST, _EVEN, _SCREENED = 20, 60, 20_000
 _DOMAIN = (1e4, 1e-12, 1e8)  # |mean| up to, variance from, to
 
 
-def recheck(
-    stable: Stable,
-    runner: Runner,
-    params_of: Callable[[Mapping[str, float]], Mapping[str, float]],
-    measured: Measured,
-    *,
-    seed: int,
-) -> Measured:
-    """``measured``, with the errors at the decisive points by ``stable.rigorous`` taken in; as it is if there is none.
-
-    Args:
-        stable: the variant.
-        runner: its programs.
-        params_of: what they take, at a setting.
-        measured: what quadrature found.
-        seed: of the points.
-    """
+def recheck(stable: Stable, runner: Runner, measured: Measured, *, seed: int) -> Measured:
+    """``measured``, with the errors at the decisive points by ``stable.rigorous``, where there is one, taken in."""
     if stable.rigorous is None:
         return measured
     for setting in stable.settings:
         here = replace(stable.at(setting), settings=(setting,))
-        points = _decisive(here, runner, params_of(setting), setting, seed)
-        measured = measure_at(replace(here, truth=stable.rigorous), runner, params_of, points, measured)
+        points = _decisive(here, runner, setting, seed)
+        measured = measure_at(replace(here, truth=stable.rigorous), runner, points, measured)
         if measured.hard:
             break
     return measured
 
 
-def _decisive(
-    stable: Stable, runner: Runner, params: Mapping[str, float], setting: Mapping[str, float], seed: int
-) -> Points:
-    candidates = worst_points(
-        stable, lambda mean, var: runner(mean, var, params), setting, points=_SCREENED, seed=seed + 7
-    )
+def _decisive(stable: Stable, runner: Runner, setting: Mapping[str, float], seed: int) -> Points:
     far, low, high = _DOMAIN
-    mean, var = candidates
+    mean, var = worst_points(stable, runner, setting, points=_SCREENED, seed=seed + 7)
     usable = in_domain(mean, var) & (np.abs(mean) <= far) & (low <= var) & (var <= high)
     mean, var = mean[usable], var[usable]
-    exact, computed = stable.truth(mean, var, setting), runner(mean, var, params)
+    exact, computed = stable.truth(mean, var, setting), runner(mean, var, setting)
     errors = (stable.measure(name, computed[name], exact[name], mean, var) for name in exact)
     chosen = [np.argsort(error, kind="stable")[-_WORST:] for error in errors]
     picked = np.unique(np.concatenate(chosen))

@@ -11,13 +11,4 @@ from momentgen.compiler.derive.derivation import Derivation, derive, derive_mean
 from momentgen.compiler.derive.joint import JointDerivation, derive_joint
 from momentgen.compiler.derive.proof import disprove, grid
 
-__all__ = [
-    "Derivation",
-    "JointDerivation",
-    "derive",
-    "derive_joint",
-    "derive_mean",
-    "disprove",
-    "grid",
-    "in_units",
-]
+__all__ = ["Derivation", "JointDerivation", "derive", "derive_joint", "derive_mean", "disprove", "grid", "in_units"]

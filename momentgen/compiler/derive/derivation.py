@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import mpmath
 import sympy
 from sympy import Expr, Rational
 
 from momentgen.compiler.derive import normal
-from momentgen.compiler.derive.proof import check_author, function, grid
+from momentgen.compiler.derive.proof import check_author, grid
 from momentgen.compiler.derive.scaling import check_rescaled, found_units
 from momentgen.compiler.function.pieces import Pieces, PiecesError, rewritten, samples_of, split, vanishes
 from momentgen.errors import BuildError
@@ -54,14 +53,12 @@ def _check_sign(rule: Rule, given: Expr) -> None:
         centre, width = 0.0, 1.0
         if rule.rescaled is not None:
             centre, width = (float(e.subs(sample)) for e in (rule.rescaled.centre, rule.rescaled.width))
-        with mpmath.workdps(_DIGITS):
-            values = function(given.subs(sample), [x])
-            for place in _PLACES:
-                value = values(mpmath.mpf(centre + place * width))
-                if value < 0:
-                    at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
-                    cause = f"conditional_var must not be negative, got {mpmath.nstr(value, 6)} at x = "
-                    raise BuildError(rule.name, "derive", f"{cause}{centre + place * width:g} {at}".rstrip(), given)
+        for point in (centre + place * width for place in _PLACES):
+            value = given.subs({**sample, x: Rational(point)}).evalf(_DIGITS)
+            if value.is_negative:
+                at = ", ".join(f"{symbol} = {float(w):g}" for symbol, w in sample.items())
+                cause = f"conditional_var must not be negative, got {float(value):.6g} at x = {point:g} {at}".rstrip()
+                raise BuildError(rule.name, "derive", cause, given)
 
 
 def base_rule(rule: Rule, rescaled: Rescaled) -> Rule:
@@ -194,10 +191,9 @@ def _own(rule: Rule) -> Derivation:
         return Derivation(rule, None, None, None, {}, **facts)  # type: ignore[arg-type]
     var = normal.expanded(second - mean**2)
     partials = {
-        "dmean_dmu": normal.differentiate(mean, mu),
-        "dmean_dvar": normal.differentiate(mean, v),
-        "dvar_dmu": normal.differentiate(var, mu),
-        "dvar_dvar": normal.differentiate(var, v),
+        f"d{name}_d{by}": normal.expanded(sympy.diff(moment, symbol))
+        for name, moment in (("mean", mean), ("var", var))
+        for by, symbol in (("mu", mu), ("var", v))
     }
     check_author(rule, {"mean": mean, "var": var, **partials}, grid(rule.parameters))
     return Derivation(rule, mean, second, var, partials, **facts)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ grows faster, always.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import mpmath
@@ -21,6 +22,9 @@ _GROWTH = (24.0, 48.0, 96.0)  # where log|f|/x² is looked at
 _LEAST = 1e-3  # of log|f|/x²: below it f grows more slowly
 _GRID = [k / 8 for k in range(-480, 481)]
 _LARGE = 1e9  # |f| beside a pole, 1e-12 away
+
+#: an expression at numbers, None where it has no value there
+_Numbers = Callable[[float], mpmath.mpf | mpmath.mpc | None]
 
 
 def check_second_moment(derivation: Derivation) -> None:
@@ -68,29 +72,21 @@ def _plain(expr: sp.Expr) -> sp.Expr:
 
 
 def _numbers(expr: sp.Expr) -> _Numbers | None:
-    """f at numbers; None where mpmath does not know one of its functions."""
-    try:
-        call = sp.lambdify(x, expr, "mpmath")
-        call(mpmath.mpf(1) / 3)
-    except (NameError, TypeError):
-        return None
-    except (ZeroDivisionError, ValueError):
-        pass
-    return _Numbers(call)
+    """f at numbers, None where it has no value; None where mpmath does not know one of its functions."""
 
-
-class _Numbers:
-    """An expression at numbers, None where it has no value there."""
-
-    def __init__(self, call: object) -> None:
-        self.call = call
-
-    def __call__(self, at: float) -> mpmath.mpf | mpmath.mpc | None:
+    def value(at: float) -> mpmath.mpf | mpmath.mpc | None:
         with mpmath.workdps(40):
             try:
-                return mpmath.mpmathify(self.call(mpmath.mpf(at)))  # type: ignore[operator]
+                return mpmath.mpmathify(call(mpmath.mpf(at)))
             except (ZeroDivisionError, ValueError):
                 return None
+
+    try:
+        call = sp.lambdify(x, expr, "mpmath")
+        value(1 / 3)
+    except (NameError, TypeError):
+        return None
+    return value
 
 
 def _rate(f: _Numbers, at: float) -> float:
@@ -111,7 +107,8 @@ def _pole(piece: Piece, f: _Numbers) -> float | None:
         candidates = [float(root) for root in sp.Poly(bottom, x).sqf_part().nroots(n=30) if root.is_real]
     else:
         call = sp.lambdify(x, bottom, "mpmath")
-        values = [(at, _Numbers(call)(at)) for at in _GRID]
+        of = _numbers(bottom)
+        values = [(at, of(at)) for at in _GRID] if of else []
         inside = [(at, w) for at, w in values if piece.low <= at <= piece.high]  # elsewhere a root may be complex
         known = [(at, w) for at, w in inside if w is not None and mpmath.im(w) == 0]
         for (a, p), (b, q) in pairwise(known):

@@ -118,6 +118,11 @@ class OutputForm:
     minus: Side
 
     @property
+    def sides(self) -> tuple[Side, ...]:
+        """Those that say all: one alone where the other follows by the parity."""
+        return (self.plus, self.minus) if self.parity is None else (self.plus,)
+
+    @property
     def parity(self) -> int | None:
         """+1 if O(-a) = O(a), -1 if O(-a) = -O(a), else None; read off the forms."""
         for sign in (1, -1):

@@ -43,11 +43,6 @@ class _Term:
     argument: Expr | None
 
 
-def differentiate(expr: Expr, symbol: sympy.Symbol) -> Expr:
-    """Derivative of an :func:`expectation`, expanded in the same functions."""
-    return expanded(sympy.diff(expr, symbol))
-
-
 def expanded(expr: Expr) -> Expr:
     """Expanded, but for moments of Gaussians: there each of many powers of 1 - 2 p v would be multiplied out.
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import mpmath
-import sympy
 from flint import arb, ctx
 from sympy import Expr
 
 from momentgen.compiler.exact.balls import BallFunction, ball_function
 from momentgen.errors import BuildError
 from momentgen.rule import Parameter, Rule
-
-_MODULES: list[Any] = [
-    {
-        "Phi": lambda z: mpmath.erfc(-z / mpmath.sqrt(2)) / 2,
-        "phi": lambda z: mpmath.exp(-z * z / 2) / mpmath.sqrt(2 * mpmath.pi),
-        "S": lambda z: 1 / (1 + mpmath.exp(-z)),
-    },
-    "mpmath",
-]
 
 
 @dataclass(frozen=True)
@@ -37,11 +25,6 @@ class Counterexample:
     def __str__(self) -> str:
         at = ", ".join(f"{name} = {value:g}" for name, value in self.point.items())
         return f"at {at}: {self.left} against {self.right}"
-
-
-def function(expr: Expr, names: Sequence[sympy.Symbol]) -> Callable[..., mpmath.mpf]:
-    """``expr`` as a function of mpmath numbers."""
-    return sympy.lambdify(list(names), expr, modules=_MODULES)
 
 
 def check_author(rule: Rule, derived: Mapping[str, Expr], axes: Mapping[str, Sequence[float]]) -> None:

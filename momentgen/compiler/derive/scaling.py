@@ -62,11 +62,7 @@ def check_rescaled(rule: Rule, rescaled: Rescaled, pieces: Pieces) -> None:
 
 
 def found_units(rule: Rule, pieces: Pieces) -> Rescaled | None:
-    """The units in which f has no parameters; None where it has none, or no such units are found.
-
-    Args:
-        rule: without units of its own.
-        pieces: those of its f.
+    """The units in which f, of those ``pieces``, has no parameters; None where it has none, or none are found.
 
     >>> from momentgen.compiler.function.pieces import split
     >>> from momentgen.rule import Parameter, S
@@ -114,12 +110,7 @@ def _maps(pieces: Pieces) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _units(
-    f: Expr,
-    pieces: Pieces,
-    centre: Expr,
-    width: Expr,
-    at: Mapping[Expr, Expr],
-    samples: Sequence[Mapping[Expr, Expr]],
+    f: Expr, pieces: Pieces, centre: Expr, width: Expr, at: Mapping[Expr, Expr], samples: Sequence[Mapping[Expr, Expr]]
 ) -> Rescaled | None:
     """Units of this centre and width, whose base is f at ``at``; None if f cannot be that base in any."""
     here = centre.subs(at), width.subs(at)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from momentgen.compiler.ir.graph import reached
 from momentgen.compiler.ir.op import CONSTANTS, Op
 from momentgen.compiler.ir.program import Instruction, Program, verify
 
@@ -54,13 +55,7 @@ class Body:
 
     def tidy(self) -> None:
         """Leave out what no output needs."""
-        needed: set[int] = set()
-        stack = list(self.outputs)
-        while stack:
-            index = stack.pop()
-            if index not in needed:
-                needed.add(index)
-                stack.extend(self.steps[index].args)
+        needed = set(reached(self.outputs, lambda index: self.steps[index].args))
         self.steps = {index: step for index, step in self.steps.items() if index in needed}
 
     def settle(self) -> None:

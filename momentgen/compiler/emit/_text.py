@@ -181,10 +181,8 @@ class Header:
         return [line.rstrip() for of in wrapped for line in of]
 
     def c(self) -> str:
-        """As a C comment."""
         # No line may end in a backslash or the trigraph for one, which would carry the comment on.
         return "\n".join(f"// {line}".replace("??/", "? ?/").rstrip("\\ ") for line in self.lines())
 
     def python(self) -> str:
-        """As a Python comment."""
         return "\n".join(f"# {line}".rstrip() for line in self.lines())

@@ -78,11 +78,7 @@ def element_name(program: Program) -> str:
 
 
 def render_c(programs: Sequence[Program], header: Header) -> str:
-    """One C file with the inline function and the kernel of each program.
-
-    Args:
-        programs: verified programs of one variant, usually forward and backward.
-        header: the comment that opens the file.
+    """One C file with the inline function and the kernel of each program, usually forward and backward.
 
     Returns:
         C11 source that exports, for each program, ``void NAME(int64_t n, const float *INPUT..., const float *params,

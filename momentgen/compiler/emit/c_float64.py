@@ -12,26 +12,23 @@ made of them, and nothing is contracted or reassociated (:data:`momentgen.native
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from momentgen.compiler.emit._text import Header, table_lines, whole_numbers, with_arguments, with_comment
 from momentgen.compiler.emit.c import c_double, element_name, element_text, kernel_text, signature
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.schedule import interleave
-from momentgen.compiler.lower.float64 import SLOPES, Kernel, Sheet, Summation
+from momentgen.compiler.lower.float64 import Kernel, Sheet, Summation
 from momentgen.native.includes import FLOAT64
 
 _FEWEST = 2  # coefficients of a row of a table: the functions begin with two
 
 
-def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> str:
+def render_c_float64(kernels: Sequence[Kernel], header: Header, *, rounded: bool = False) -> str:
     """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of doubles.
 
-    Args:
-        kernels: forward and backward.
-        name: what the functions' names begin with.
-        header: the comment that opens the file.
+    With ``rounded`` arrays are of floats, and parameters pairs of floats, whose sums they are.
 
     Returns:
         C11 source of ``void NAME_forward(int64_t n, const double *INPUT..., const double *params, double
@@ -41,33 +38,17 @@ def render_c_float64(kernels: Sequence[Kernel], name: str, header: Header) -> st
     Raises:
         ProgramError: if a program is not well formed.
     """
-    return _rendered(kernels, header, _exported)
-
-
-def _rendered(kernels: Sequence[Kernel], header: Header, exported: Callable[[Kernel], str]) -> str:
-    """The file of some kernels, of which ``exported`` writes what others call."""
     named = {program.name: program for kernel in kernels for program in kernel.programs}
     surfaces: dict[tuple[Patch, ...], int] = {}
     for sheet in itertools.chain(*(kernel.sheets for kernel in kernels)):
         surfaces.setdefault(sheet.patches, len(surfaces))
     text = _Text(surfaces, [element_text(interleave(program)) for program in named.values()])
+    exported = _exported_rounded if rounded else _exported
     for kernel in kernels:
         text.parts += [exported(kernel)] if text.blocks(kernel) else [kernel_text(kernel.program)]
     parts = [header.c(), FLOAT64]
     parts += ["\n".join(_surface_table(number, patches)) for patches, number in surfaces.items()]
     return "\n\n".join([*parts, *text.parts]) + "\n"
-
-
-def render_c_rounded(kernels: Sequence[Kernel], name: str, header: Header) -> str:
-    """A C file that exports ``void NAME_forward`` and ``NAME_backward`` over arrays of floats, computed in double.
-
-    As :func:`render_c_float64`; parameters are pairs of floats, whose sums they are.
-    """
-    return _rendered(kernels, header, _exported_rounded)
-
-
-def _is_sloping(sheet: Sheet) -> bool:
-    return any(kind != "surface" for kind in sheet.results)
 
 
 class _Text:
@@ -93,7 +74,7 @@ class _Text:
         kept = [name for name, _ in kernel.points.outputs] if kernel.points else []
         kept += [name for sheet in kernel.sheets for name in sheet.results.values()]
         kept += kernel.sums.results if kernel.sums else ()
-        missing = any(_is_sloping(sheet) and len(sheet.results) < len(SLOPES) for sheet in kernel.sheets)
+        missing = any(len(sheet.results) < len(sheet.kinds) for sheet in kernel.sheets)
         arrays |= {name: f"s[{k}][i]" for k, name in enumerate(kept)}
         locals_ = [f"s[{len(kept)}][LANES]"] * bool(kept) + ["unused[LANES]"] * missing
         text += with_comment(f"double {', '.join(locals_)};", None, "//")
@@ -109,12 +90,11 @@ class _Text:
 
     def _sheet(self, sheet: Sheet, arrays: Mapping[str, str]) -> list[str]:
         """The call for a polynomial of two values."""
-        number, sloping = self.surfaces[sheet.patches], _is_sloping(sheet)
+        number = self.surfaces[sheet.patches]
         of = [f"surface{number}", f"terms{number}", f"patches{number} + {sheet.cell('cell', '/')}"]
-        wanted = [sheet.results.get(kind) for kind in (SLOPES if sloping else SLOPES[:1])]
-        whole = [arrays[name].removesuffix("[i]") if name else "unused" for name in (sheet.y, sheet.z, *wanted)]
-        call = f"{'surface_slopes' if sloping else 'surface'}({', '.join([*of, *whole])});"
-        return with_comment(call, None, "//")
+        names = (sheet.y, sheet.z, *map(sheet.results.get, sheet.kinds))
+        whole = [arrays[name].removesuffix("[i]") if name else "unused" for name in names]
+        return with_comment(f"{sheet.function}({', '.join([*of, *whole])});", None, "//")
 
 
 def _loop(program: Program, arrays: Mapping[str, str], outputs: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from sympy import Expr, Float, Symbol
+from sympy import Float, Symbol
 from sympy.printing.pycode import pycode
 
 from momentgen.compiler.emit._text import docstring
@@ -76,13 +76,10 @@ def _scaling(rule: Rule, names: Mapping[str, str]) -> list[str]:
     ):
         return []
     arguments, swap = ", ".join(names.values()), {p.symbol: Symbol(names[p.name]) for p in rule.parameters}
-    lines = [f"        {name}=lambda {arguments}: {_python(getattr(units, name).xreplace(swap))}," for name in _UNITS]
+    exact = [getattr(units, name).xreplace(swap) for name in _UNITS]
+    rounded = [e.replace(lambda e: e.is_Rational and not e.is_Integer, lambda e: Float(e, 17)) for e in exact]
+    lines = [f"        {n}=lambda {arguments}: {pycode(e)}," for n, e in zip(_UNITS, rounded, strict=True)]
     return ["    scaling=Scaling(", *lines, "    ),"]
-
-
-def _python(expr: Expr) -> str:
-    """A rational function as Python source."""
-    return str(pycode(expr.replace(lambda e: e.is_Rational and not e.is_Integer, lambda e: Float(e, 17))))
 
 
 def _names(names: Sequence[str]) -> str:

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from momentgen.compiler.emit._body import Body, Polynomial, body_of, statements
 from momentgen.compiler.emit._text import LINE_LENGTH, Header, with_arguments, with_comment
-from momentgen.compiler.ir.graph import Patch
+from momentgen.compiler.ir.graph import Patch, reached
 from momentgen.compiler.ir.op import CONSTANTS, Op
 from momentgen.compiler.ir.program import Instruction, Program, ProgramError
 from momentgen.compiler.ir.schedule import schedule
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.lower.float64 import SLOPES, Kernel, Summation, parameter
+from momentgen.compiler.lower.float64 import Kernel, Summation, parameter
 
 #: stands for a space at which no line may end
 _SPACE = "\0"
@@ -33,11 +33,7 @@ _OF_TENSORS = (Op.SQRT, Op.EXP, Op.ROUND, Op.ABS, Op.LT, Op.LE, Op.EQ)
 def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header, summary: str) -> str:
     """A Python module with ``forward`` and ``backward``, and ``kernel_scalars`` where the float32 kernels need any.
 
-    Args:
-        stable: the variant.
-        kernels: its programs for float64, forward and backward.
-        header: the comment that opens the file.
-        summary: one line on what the module computes.
+    ``kernels`` are the variant's programs for float64; ``summary`` is one line on what the module computes.
 
     Raises:
         ProgramError: if a program is not well formed.
@@ -61,8 +57,7 @@ def render_torch(stable: Stable, kernels: tuple[Kernel, Kernel], header: Header,
     lines = [header.python(), f'"""{summary}"""', ""]
     functions_of_torch = sorted({name for text in texts for name in re.findall(r"\b(exp|sqrt|where)\(", text)})
     lines += ["import torch", f"from torch import {', '.join(['Tensor', *functions_of_torch])}", ""]
-    called = {"surface_slopes" if set(sheet.results) != {"surface"} else "surface" for sheet in sheets}
-    called |= {"surfaces_beside"} if sheets else set()
+    called = {*(sheet.function for sheet in sheets), *(["surfaces_beside"] if sheets else [])}
     called |= {"summed"} if any(kernel.sums for kernel in kernels) else set()
     called |= {name for name in ("choice", "polynomial") if any(f"{name}(" in text for text in texts)}
     if called:
@@ -230,10 +225,9 @@ def _public(
     if kernel.points is not None:
         lines += _assignment(", ".join(name for name, _ in kernel.points.outputs), _call(kernel, kernel.points), None)
     for sheet in kernel.sheets:
-        sloping = set(sheet.results) != {"surface"}
-        names = [sheet.results.get(kind, "_") for kind in (SLOPES if sloping else SLOPES[:1])]
+        names = ", ".join(sheet.results.get(kind, "_") for kind in sheet.kinds)
         of = f"_SURFACES[{surfaces[sheet.patches]}], {sheet.cell('number', '//')}, {sheet.y}, {sheet.z}"
-        lines += _assignment(", ".join(names), f"{'surface_slopes' if sloping else 'surface'}({of})", None)
+        lines += _assignment(names, f"{sheet.function}({of})", None)
     if kernel.sums is not None:
         sums = kernel.sums
         rows = ", ".join(f"({', '.join(row)})" for row in sums.rows)
@@ -248,17 +242,10 @@ def _public(
 
 def _whole(kernel: Kernel, output: str, text: str) -> str:
     """An output: of the inputs' shape, and not an input's own tensor."""
-    program = kernel.program
-    index = dict(program.outputs)[output]
-    needed, stack = {index}, [index]
-    while stack:
-        for a in program.instructions[stack.pop()].args:
-            if a not in needed:
-                needed.add(a)
-                stack.append(a)
-    if all(program.instructions[i].op is not Op.INPUT for i in needed):
+    steps, index = kernel.program.instructions, dict(kernel.program.outputs)[output]
+    if all(steps[i].op is not Op.INPUT for i in reached([index], lambda i: steps[i].args)):
         return f"torch.zeros_like({kernel.inputs[0]}) + {text}"
-    return f"{text} * 1.0" if program.instructions[index].op is Op.INPUT else text
+    return f"{text} * 1.0" if steps[index].op is Op.INPUT else text
 
 
 def _kernel_scalars(stable: Stable, params: Sequence[str]) -> str:

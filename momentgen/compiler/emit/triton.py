@@ -40,11 +40,7 @@ def kernel_name(program: Program) -> str:
 
 
 def render_triton(programs: Sequence[Program], header: Header) -> str:
-    """One Python module with the device function and the kernel of each program.
-
-    Args:
-        programs: verified programs of one variant, usually forward and backward.
-        header: the comment that opens the file.
+    """One Python module with the device function and the kernel of each program, usually forward and backward.
 
     Returns:
         Source that defines, for each program, ``NAME(INPUT..., PARAM...)`` returning a value or a tuple of them, and
@@ -55,19 +51,18 @@ def render_triton(programs: Sequence[Program], header: Header) -> str:
         ProgramError: if a program is not well formed.
     """
     devices = list(map(_device, programs))
-    shared = ["load", "places", *_polynomial(devices), "store"]
-    head = (
-        f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
-        f"from momentgen.runtime.triton_parts import {', '.join(shared)}\n\n"
-        f"LANE_ELEMENTS = {2 if all(map(two_fit, programs)) else 1}"
-    )
+    head = _head(header, devices, ["load", "places", "store"], 2 if all(map(two_fit, programs)) else 1)
     parts = [text for pair in zip(devices, map(_kernel, programs), strict=True) for text in pair]
     return "\n\n\n".join([head, *parts]) + "\n"
 
 
-def _polynomial(devices: Iterable[str]) -> list[str]:
-    """The name of the function for polynomials, where there are any."""
-    return ["polynomial"] if any("polynomial(" in text for text in devices) else []
+def _head(header: Header, devices: Iterable[str], shared: Sequence[str], lanes: int) -> str:
+    """What a module begins with; ``shared`` are the functions that it takes beside that for polynomials."""
+    names = sorted([*shared, *(["polynomial"] if any("polynomial(" in text for text in devices) else [])])
+    return (
+        f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
+        f"from momentgen.runtime.triton_parts import {', '.join(names)}\n\nLANE_ELEMENTS = {lanes}"
+    )
 
 
 def render_triton_sums(kernels: Sequence[Kernel], header: Header) -> str:
@@ -77,13 +72,8 @@ def render_triton_sums(kernels: Sequence[Kernel], header: Header) -> str:
     ``n``; parameters are pairs of floats, whose sums they are.
     """
     devices = [_device(program) for kernel in kernels for program in kernel.programs]
-    shared = ["double", "exp64", "load_double", "log64", "places", *_polynomial(devices), "store_rounded"]
-    head = (
-        f"{header.python()}\n\nimport triton\nimport triton.language as tl\n\n"
-        f"from momentgen.runtime.triton_parts import {', '.join(shared)}\n\n"
-        f"LANE_ELEMENTS = 1\n{_table(kernels)}"
-    )
-    return "\n\n\n".join([head, *devices, *map(_kernel_of_sums, kernels)]) + "\n"
+    head = _head(header, devices, ["double", "exp64", "load_double", "log64", "places", "store_rounded"], 1)
+    return "\n\n\n".join([f"{head}\n{_table(kernels)}", *devices, *map(_kernel_of_sums, kernels)]) + "\n"
 
 
 def _table(kernels: Sequence[Kernel]) -> str:

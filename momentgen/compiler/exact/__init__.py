@@ -6,16 +6,6 @@ arithmetic enters a result before its last rounding.
 
 from __future__ import annotations
 
-from momentgen.compiler.exact.balls import (
-    BallFunction,
-    ClosedFormTruth,
-    ball_function,
-    evaluate,
-)
+from momentgen.compiler.exact.balls import BallFunction, ClosedFormTruth, ball_function, evaluate
 
-__all__ = [
-    "BallFunction",
-    "ClosedFormTruth",
-    "ball_function",
-    "evaluate",
-]
+__all__ = ["BallFunction", "ClosedFormTruth", "ball_function", "evaluate"]

@@ -101,7 +101,9 @@ class BallFunction:
                     return balls, bits
                 bits *= 2
                 if bits > _MAX_BITS:
-                    at = ", ".join(f"{n} = {_shown(v)}" for n, v in zip(self.names, values, strict=True))
+                    # A ball of 65,536 bits has 20,000 digits.
+                    shown = [v.str(17) if isinstance(v, arb) else repr(v) for v in values]
+                    at = ", ".join(f"{n} = {text}" for n, text in zip(self.names, shown, strict=True))
                     outcome = zip(self.exprs, balls, strict=True)
                     bad = [f"{_short(e)} = {b.str(8)}" for e, b in outcome if not _good(b, relative_bits, floor_bits)]
                     raise ArithmeticError(f"{_MAX_BITS} bits do not determine {', '.join(bad)} at {at}")
@@ -189,11 +191,6 @@ def _prepare(
     return list(zip(*(array.ravel().tolist() for array in arrays), strict=True)), shape
 
 
-def _shown(value: float | arb) -> str:
-    """A number in a message: a ball of 65,536 bits has 20,000 digits."""
-    return value.str(17) if isinstance(value, arb) else repr(value)
-
-
 def _short(expr: Expr) -> str:
     text = str(expr)
     return text if len(text) <= 80 else f"{text[:80]} ..."
@@ -242,10 +239,6 @@ def _whole(base: Any, power: int) -> Any:
     return value if value.is_finite() else math.prod([base] * power)
 
 
-def _rational(p: int, q: int) -> arb:
-    return arb(fmpq(p, q))
-
-
 #: what the compiled source may call.
 _NAMESPACE: Mapping[str, Any] = {
     "_phi": _phi,
@@ -253,7 +246,7 @@ _NAMESPACE: Mapping[str, Any] = {
     "_S": _logistic,
     "_log1pexp": _log1pexp,
     "_step": _step,
-    "_q": _rational,
+    "_q": lambda p, q: arb(fmpq(p, q)),
     "_whole": _whole,
     "_pi": arb.pi,
     "arb": arb,

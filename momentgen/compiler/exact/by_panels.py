@@ -13,7 +13,7 @@ import numpy as np
 from flint import arb, ctx
 
 from momentgen.compiler.function.branches import FOLDS, Branches
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS
+from momentgen.compiler.ir.stable import SIX
 from momentgen.compiler.toolchain.arrays import F64
 
 _REACH, _STEP = 13.0, 0.5  # sigmas
@@ -22,8 +22,7 @@ _BITS = 256
 #: sigmas beside a kink where f may have a root
 _GRADED = np.concatenate([-(4.0 ** -np.arange(16)), [0.0], 4.0 ** -np.arange(16)])
 _WINDOW = 8.0  # sigmas that f's size is looked at in
-_NAMES = (*OUTPUTS, *PARTIALS)
-_COLUMNS = len(_NAMES) + 3  # of what is found at a point
+_COLUMNS = len(SIX) + 3  # of what is found at a point
 _ABOUT, _SPREAD = 4.0, np.linspace(-1, 1, 65)
 _ROUNDING, _SMALLEST = 2.0**-50, 2.0**-126
 
@@ -44,18 +43,16 @@ class Exact:
     @property
     def values(self) -> dict[str, F64]:
         """By output."""
-        return dict(zip(_NAMES, self.found, strict=False))
+        return dict(zip(SIX, self.found, strict=False))
 
     def and_of(self, other: Exact) -> Exact:
         """At the points of both."""
-        mean, var, found = (
-            np.concatenate([getattr(one, name) for one in (self, other)], axis=-1) for name in ("mean", "var", "found")
-        )
-        return Exact(mean, var, found)
+        pairs = (self.mean, other.mean), (self.var, other.var), (self.found, other.found)
+        return Exact(*(np.concatenate(pair, axis=-1) for pair in pairs))
 
     def allowed(self, name: str, share: Shares) -> F64:
         """The error allowed to an output."""
-        fourth, change, size = self.found[len(_NAMES) :]
+        fourth, change, size = self.found[len(SIX) :]
         own, s = np.sqrt(np.maximum(self.values["var"], 0)), np.sqrt(self.var)
         floor = share.floor * change + _ROUNDING * size
         if name == "mean":
@@ -125,7 +122,7 @@ _Changes = Callable[[float, float, F64, F64], tuple[F64, float]]
 def _exact(f: Branches, mean: F64, var: F64, changes: _Changes) -> Exact:
     rows = np.array([_row(f, m, v, changes) for m, v in zip(mean.tolist(), var.tolist(), strict=True)]).T
     s, twice = np.sqrt(var), 2 * var
-    rows[2 : len(_NAMES)] /= [s, twice, s, twice]
+    rows[2 : len(SIX)] /= [s, twice, s, twice]
     return Exact(mean, var, rows)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ class ActivationTruth:
                 self._cache.pop(next(iter(self._cache)))
             self._cache[key] = self.outputs(np.asarray(mean, np.float64), np.asarray(var, np.float64))
         return self._cache[key]
+
+    @cached_property
+    def differences(self) -> Differences:
+        """For small sigma."""
+        return Differences(self.f)
 
     def outputs(self, mean: F64, var: F64, *, rests: bool = False) -> dict[str, F64]:
         """The outputs at float64 points, v > 0; with ``rests`` also what they have beside the line on mu's side."""

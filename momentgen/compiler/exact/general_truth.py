@@ -19,19 +19,18 @@ import numpy.typing as npt
 import sympy as sp
 from flint import arb, ctx
 
-from momentgen.compiler.exact.differences import NODES, PANELS, REACH, ActivationTruth, Differences, from_expectations
+from momentgen.compiler.exact.differences import NODES, PANELS, REACH, ActivationTruth, from_expectations
 from momentgen.compiler.function.activation import Activation, Line
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.ir.stable import SIX
+from momentgen.compiler.toolchain.arrays import F64, erfc
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import Phi, S, phi, x
 
-_NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _SMALL = 0.95 / REACH  # of the distance to what bends: below this sigma power series converge on all that counts
 _GROWTH = 3.0
 _WIDE = 30.0  # lengths
 _BITS = 640  # for what f is less its line, far out
 _CHUNK, _PANELS_AT_ONCE = 4000, 8192
-_erfc = np.vectorize(math.erfc, otypes=[float])
 _SOFTPLUS = sp.Function("_softplus")
 
 
@@ -88,7 +87,7 @@ class GeneralTruth(ActivationTruth):
         With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side; the
         former to its own digits where sigma is small beside the distance to what bends.
         """
-        result = {name: np.zeros(mean.shape) for name in (*_NAMES, "rise")}
+        result = {name: np.zeros(mean.shape) for name in (*SIX, "rise")}
         distance = np.abs(mean[:, None] - self.special).min(axis=1)
         small = np.sqrt(var) < _SMALL * np.maximum(self.f.length, distance)
         for chosen, part in ((small, self.differences.outputs), (~small, self._sums)):
@@ -115,18 +114,13 @@ class GeneralTruth(ActivationTruth):
         return {"mean_rest": gap + rise, "var_rest": whole - slope**2 * var}
 
     @cached_property
-    def differences(self) -> Differences:
-        """For small sigma."""
-        return Differences(self.f)
-
-    @cached_property
     def line(self) -> Line | None:
         """The line that f nears on either side, if it is the same."""
         return self.f.left if self.f.left == self.f.right else None
 
     @cached_property
     def _branches(self) -> list[Callable[[F64], F64]]:
-        known = [{"erfc": _erfc, "erf": np.vectorize(math.erf, otypes=[float]), "_softplus": _softplus}, "numpy"]
+        known = [{"erfc": erfc, "erf": np.vectorize(math.erf, otypes=[float]), "_softplus": _softplus}, "numpy"]
         branches = []
         for piece in self.f.pieces:
             expr = piece.expr if self.line is None else piece.expr - self.line.slope * x - self.line.offset

@@ -7,19 +7,19 @@ certificate's figures are confirmed by.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 from flint import arb, arb_mat, ctx
 
-from momentgen.compiler.exact.differences import ActivationTruth, Differences, from_expectations
+from momentgen.compiler.exact.differences import ActivationTruth, from_expectations
 from momentgen.compiler.exact.smoothing import SMALL, Side
 from momentgen.compiler.function.activation import Activation
+from momentgen.compiler.ir.stable import SIX
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.rule.symbols import x
 
-_NAMES = ("mean", "var", "dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
 _RESTS = ("mean_rest", "var_rest")
 _ODD = ("dmean_dmu", "dvar_dmu")  # change sign with the direction of u
 
@@ -36,7 +36,7 @@ class QuadratureTruth(ActivationTruth):
 
         With ``rests`` also ``mean_rest`` and ``var_rest``, mean and variance less those of the line on mu's side.
         """
-        result = {name: np.zeros(mean.shape) for name in (*_NAMES, *(_RESTS if rests else ()))}
+        result = {name: np.zeros(mean.shape) for name in (*SIX, *(_RESTS if rests else ()))}
         small = np.sqrt(var) < SMALL * self.f.length
         right = mean >= self.f.centre
         for sign in (1, -1):
@@ -47,11 +47,6 @@ class QuadratureTruth(ActivationTruth):
                     for name, values in result.items():
                         values[chosen] = part[name]
         return result
-
-    @cached_property
-    def differences(self) -> Differences:
-        """For small sigma, where f has kinks."""
-        return Differences(self.f)
 
     def side_outputs(self, sign: int, mean: F64, var: F64, little: bool) -> dict[str, F64]:
         """At points on one side of the centre, all with sigma small or all not."""
@@ -109,7 +104,7 @@ class BallTruth:
 
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
         rows = [self.at(float(m), float(v)) for m, v in zip(mean, var, strict=True)]
-        return {name: np.array([float(row[name]) for row in rows]) for name in _NAMES}
+        return {name: np.array([float(row[name]) for row in rows]) for name in SIX}
 
     def at(self, mean: float, var: float) -> dict[str, arb]:
         """The outputs at one point, v > 0.

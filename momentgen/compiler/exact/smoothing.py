@@ -21,21 +21,19 @@ from flint import arb, ctx
 
 from momentgen.compiler.exact.smoothing_sums import ORDERS, density_sums
 from momentgen.compiler.function.activation import Activation, Line
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.arrays import F64, erfc
 from momentgen.errors import BuildError
 
 SMALL = 0.25  # sigma/length below which smooth f is expanded
 _STEP = 1 / 9
 _ORDER = 10  # derivatives of F in the small form
 _TERMS = 14
+#: with which a coefficient enters a derivative: shape (_TERMS, _ORDER, 1)
+_FACTORS = np.array([[[float(math.perm(k + j, k))] for k in range(_ORDER)] for j in range(_TERMS)])
 _CHUNK = 1024  # points at a time, so that they stay in the cache
-_erfc = np.vectorize(math.erfc, otypes=[float])
 _BITS = 640
-_WIDE, _INTEGRALS, _NOTHING = (
-    40.0,
-    12,
-    1e-12,
-)  # reaches; integrals that count at such a sigma; what is left of one that is 0
+#: reaches; integrals that count at such a sigma; what is left of one that is 0
+_WIDE, _INTEGRALS, _NOTHING = 40.0, 12, 1e-12
 
 
 def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:
@@ -46,7 +44,7 @@ def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:
     """
     with np.errstate(all="ignore"):
         h = np.clip(u / w, -38.0, 1e150)
-        big, small = _erfc(-h / math.sqrt(2)) / 2, np.exp(-h * h / 2) / math.sqrt(2 * math.pi)
+        big, small = erfc(-h / math.sqrt(2)) / 2, np.exp(-h * h / 2) / math.sqrt(2 * math.pi)
         values = {0: big, 1: small / w}
         for n in range(1, high):
             before = values[n - 1] if n > 1 else 0.0
@@ -216,14 +214,8 @@ class Side:
         value, term = np.zeros((_ORDER, u.size)), np.empty((_ORDER, u.size))
         for j in reversed(range(_TERMS)):
             value *= delta
-            value += np.multiply(_factors()[j], series[j : j + _ORDER], out=term)
+            value += np.multiply(_FACTORS[j], series[j : j + _ORDER], out=term)
         return np.where(outside, 0.0, value)
-
-
-@lru_cache
-def _factors() -> F64:
-    """With which a coefficient enters a derivative: shape (_TERMS, _ORDER, 1)."""
-    return np.array([[[float(math.perm(k + j, k))] for k in range(_ORDER)] for j in range(_TERMS)])
 
 
 @lru_cache

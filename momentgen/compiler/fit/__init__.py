@@ -10,10 +10,4 @@
 from momentgen.compiler.fit.remez import Function, Polynomial, lowest_degree, remez
 from momentgen.compiler.fit.special import J
 
-__all__ = [
-    "Function",
-    "J",
-    "Polynomial",
-    "lowest_degree",
-    "remez",
-]
+__all__ = ["Function", "J", "Polynomial", "lowest_degree", "remez"]

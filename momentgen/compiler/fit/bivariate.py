@@ -94,7 +94,8 @@ def transform(count: int) -> F64:
     return table
 
 
-def _coefficients(values: F64) -> F64:
+def coefficients_of(values: F64) -> F64:
+    """Values at the nodes, z x x -> Chebyshev coefficients."""
     inner = np.einsum("jk,kx->jx", transform(values.shape[0]), values)
     return np.einsum("jx,ix->ji", inner, transform(values.shape[1]))
 
@@ -131,7 +132,7 @@ class BivariateTarget:
     @property
     def sizes(self) -> tuple[F64, F64]:
         """Chebyshev coefficients of both parts over the error allowed, about, at the most."""
-        even, odd = (np.abs(_coefficients(values)) * weight.max() for values, weight in self.parts)
+        even, odd = (np.abs(coefficients_of(values)) * weight.max() for values, weight in self.parts)
         return even, odd
 
 
@@ -214,21 +215,14 @@ def powers(series_of: list[F64], parity: int) -> tuple[tuple[float, ...], ...]:
     """
     if not series_of:
         return ()
-    most = len(series_of[0])
-    table = []
-    for row in series_of:
-        # T_2n(x) = T_n(y); T_2n+1(x) = x (2 T_n(y) - 2 T_n-1(y) + ... ± 1)
-        series = row
-        if parity:
-            series = np.array([2 * sum((-1) ** (n - i) * row[n] for n in range(i, len(row))) for i in range(len(row))])
+    table = np.zeros((len(series_of), len(series_of[0])))
+    for series, row in zip(table, series_of, strict=True):
+        count = len(row)
+        series[:count] = row
+        if parity:  # T_2n(x) = T_n(y); T_2n+1(x) = x (2 T_n(y) - 2 T_n-1(y) + ... ± 1)
+            series[:count] = [2 * sum((-1) ** (n - i) * row[n] for n in range(i, count)) for i in range(count)]
             series[0] /= 2
-        table.append(_padded(chebyshev.cheb2poly(series), most))
-    mixed = np.array([_padded(chebyshev.cheb2poly(column), len(series_of)) for column in np.array(table).T]).T
-    return tuple(tuple(float(c) for c in powers[: len(row)]) for powers, row in zip(mixed, series_of, strict=True))
-
-
-def _padded(row: npt.NDArray[np.floating[Any]], count: int) -> F64:
-    return np.concatenate([row, np.zeros(count - len(row))])
+    return tuple(tuple(found[: len(row)].tolist()) for found, row in zip(powers_of(table), series_of, strict=True))
 
 
 # --- series, f(y, z) ~ Σ_j Σ_i c_ji T_j(z) T_i(y) ---------------------------------
@@ -247,8 +241,9 @@ class Grid:
 
     def __init__(self, row_count: int, column_count: int, both: bool = True) -> None:
         self.z, self.y = rows(row_count), columns(column_count) if both else rows(column_count)
-        # The nodes are Chebyshev's on an interval that is a little longer: 1/first.
-        self._from_y = _rebased(nodes(column_count)[0], 0.0, column_count) if both else _from_rows(column_count)
+        # The nodes are Chebyshev's on an interval that is a little longer: 1/first, or (3 + first)/(1 + first) times.
+        first = nodes(column_count)[0]
+        self._from_y = _rebased(*((first, 0.0) if both else ((1 + first) / 2, (first - 1) / 2)), column_count)
 
     def series(self, values: F64, weight: F64) -> F64:
         """c_ji through values at z x y; of three quarters as many orders in z as rows, which count by their weights.
@@ -286,15 +281,9 @@ def powers_of(series: F64) -> F64:
     return series
 
 
-def _from_rows(count: int) -> F64:
-    """Values at :func:`rows` -> Chebyshev coefficients: (3 + first)/(1 + first) times as long."""
-    first = nodes(count)[0]
-    return _rebased((1 + first) / 2, (first - 1) / 2, count)
-
-
 @lru_cache
 def _rebased(factor: float, shift: float, count: int) -> F64:
-    """Values at points of which ``factor`` times them, and ``shift`` more, are the nodes -> Chebyshev coefficients."""
+    """Values at the points p whose ``factor`` p + ``shift`` are the nodes -> Chebyshev coefficients."""
     order = np.arange(count)[:, None]
     inner = np.cos(order * np.arccos(np.clip(factor * nodes(count) + shift, -1.0, 1.0)))  # T_n there, at true nodes
     rebase = np.einsum("mk,nk->mn", transform(count), inner)

@@ -21,7 +21,7 @@ import numpy as np
 from mpmath import mp, mpf
 from mpmath.libmp import to_fixed
 
-from momentgen.compiler.fit.special import Number, to_mpf
+from momentgen.compiler.fit.special import Number
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
@@ -58,7 +58,7 @@ class Polynomial:
 
     def __call__(self, x: Number) -> mpf:
         """Value at ``x``, by Horner's scheme in mpmath's working precision."""
-        z, value = to_mpf(x) - self.centre, mpf(0)
+        z, value = mp.convert(x) - self.centre, mpf(0)
         for c in reversed(self.coefficients):
             value = value * z + c
         return value
@@ -100,7 +100,7 @@ def remez(
     0.27880159 1.1752012
     """
     with mp.workdps(_DIGITS + 20):
-        low, high, origin = to_mpf(interval[0]), to_mpf(interval[1]), to_mpf(centre)
+        low, high, origin = mp.convert(interval[0]), mp.convert(interval[1]), mp.convert(centre)
         if not (mp.isfinite(low) and mp.isfinite(high) and low < high):
             raise _error(what, f"expected an interval (low, high) with low < high, got ({low}, {high})")
         if degree < 0:

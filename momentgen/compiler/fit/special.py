@@ -23,11 +23,6 @@ from mpmath.libmp import MPZ, from_man_exp
 Number: TypeAlias = int | float | str | mpf
 
 
-def to_mpf(value: Number) -> mpf:
-    """``value`` as an mpf, rounded to the working precision of mpmath only where it is a string."""
-    return mpf(value) if isinstance(value, str) else mp.convert(value)
-
-
 def to_ball(value: mpf) -> arb:
     """The ball of radius zero at a finite mpf.
 
@@ -96,4 +91,4 @@ def J(n: int, t: Number) -> mpf:  # noqa: N802 - the name in use for this integr
     """
     if n < 0:
         raise ValueError(f"expected an order n >= 0, got {n}")
-    return +midpoint(_values(n + 1, to_ball(to_mpf(t)), mp.prec + 8)[n])
+    return +midpoint(_values(n + 1, to_ball(mp.convert(t)), mp.prec + 8)[n])

@@ -63,7 +63,7 @@ class Growth:
 
 @dataclass(frozen=True)
 class Resolution:
-    """Intervals on each of which f is a polynomial to some nine digits of how much it changes about there.
+    """Intervals that resolve f: on each, a polynomial follows f to nine digits of its change nearby.
 
     Attributes:
         low, high: their ends, from left to right.

@@ -49,18 +49,8 @@ def _arctangent() -> tuple[float, ...]:
     return tuple(float(c) for c in reversed(coefficients))
 
 
-def _is_log_of_logistic(expr: sp.Expr) -> bool:
-    return isinstance(expr, sp.log) and isinstance(expr.args[0], S)
-
-
 class Expressions:
-    """Writes expressions on a graph.
-
-    Args:
-        graph: the graph.
-        symbols: what stands for each symbol.
-        name: of the rule, for messages.
-    """
+    """Writes expressions on a graph; ``symbols`` has what stands for each symbol, ``name`` is that of the rule."""
 
     def __init__(self, graph: Graph, symbols: Mapping[sp.Symbol, Real], name: str) -> None:
         self.graph, self.name = graph, name
@@ -75,9 +65,8 @@ class Expressions:
         # sympy writes Phi(-z) in erfc as 1 - Phi(z), which loses the digits of a tail.
         expr = expr.replace(sp.asinh, _ASINH).replace(Phi, _PHI).replace(sp.erf, lambda z: 2 * _PHI(sp.sqrt(2) * z) - 1)
         expr = elementary(expr.replace(sp.erfc, lambda z: 2 * _PHI(-sp.sqrt(2) * z)))
-        return self.plain(
-            self.value(expr.replace(_is_log_of_logistic, lambda e: -sp.log(1 + sp.exp(-e.args[0].args[0]))))
-        )
+        expr = expr.replace(sp.log, lambda z: -sp.log(1 + sp.exp(-z.args[0])) if isinstance(z, S) else sp.log(z))
+        return self.plain(self.value(expr))
 
     def plain(self, value: Scaled) -> Real:
         """A value as one number: at most about 1e304 times its mantissa."""
@@ -113,8 +102,8 @@ class Expressions:
         of = {
             _PHI: self._lower_tail,
             sp.log: self._logarithm,
-            sp.sin: self._sine,
-            sp.cos: self._cosine,
+            sp.sin: lambda value: Scaled(self._waves(value)[0]),
+            sp.cos: lambda value: Scaled(self._waves(value)[1]),
             sp.atan: self._atan,
         }
         if isinstance(expr, sp.log) and 1 in expr.args[0].args and isinstance(expr.args[0], sp.Add):
@@ -215,7 +204,10 @@ class Expressions:
             return self._inverse(self.value(base**-power))
         value = self.value(base)
         if power.is_Integer:
-            return self._times([value] * int(power)) if power < 4 else self._squared_up(base, int(power))
+            if power < 4:
+                return self._times([value] * int(power))
+            half = self.value(base ** (power // 2))
+            return self._times([half, half, *([value] if power % 2 else [])])
         if power.is_number:
             exponent = None if value.exponent is None else value.exponent * number(self.graph, power)
             if power == sp.Rational(1, 2):
@@ -225,10 +217,6 @@ class Expressions:
                 return Scaled(whole.mantissa * sqrt(value.mantissa), exponent)
             return Scaled(self._exp(self._log(value.mantissa) * number(self.graph, power)), exponent)
         return Scaled(self.graph.const(1), self.plain(self._logarithm(value)) * self.plain(self.value(power)))
-
-    def _squared_up(self, base: sp.Expr, power: int) -> Scaled:
-        half = self.value(base ** (power // 2))
-        return self._times([half, half, *([self.value(base)] if power % 2 else [])])
 
     # --- functions ---------------------------------------------------------------
     def _logarithm(self, value: Scaled) -> Scaled:
@@ -247,12 +235,6 @@ class Expressions:
     def _waves(self, value: Scaled) -> tuple[Real, Real]:
         with mpmath.workdps(40):  # multiples of pi/2 are taken off to more digits than float64 has
             return sine_and_cosine(FLOAT64.fit, self.plain(value), [])
-
-    def _sine(self, value: Scaled) -> Scaled:
-        return Scaled(self._waves(value)[0])
-
-    def _cosine(self, value: Scaled) -> Scaled:
-        return Scaled(self._waves(value)[1])
 
     def _atan(self, value: Scaled) -> Scaled:
         z = self.plain(value)

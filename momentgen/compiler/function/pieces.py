@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import sympy
 from sympy import Abs, Expr, Heaviside, Max, Min, Piecewise, sign
 from sympy.core.relational import Relational
-from sympy.logic.boolalg import Boolean
 
 from momentgen.rule import Parameter, x
 
@@ -207,16 +206,11 @@ def _conditions(f: Expr) -> Iterator[Expr]:
                 yield left - right
         elif isinstance(node, Piecewise):
             for _, condition in node.args:
-                yield from _relations(condition, node)
+                if condition.has(x) and not condition.atoms(Relational):
+                    raise PiecesError("a branch must be decided by comparisons", node)
+                yield from (atom.lhs - atom.rhs for atom in condition.atoms(Relational))
         else:
             yield node.args[0]
-
-
-def _relations(condition: Boolean, node: Expr) -> Iterator[Expr]:
-    for atom in condition.atoms(Relational):
-        yield atom.lhs - atom.rhs
-    if condition.has(x) and not condition.atoms(Relational):
-        raise PiecesError("a branch must be decided by comparisons", node)
 
 
 def _roots(condition: Expr) -> list[Expr]:
@@ -226,7 +220,10 @@ def _roots(condition: Expr) -> list[Expr]:
         return []
     if condition.has(*_SWITCHES):
         inner = [root for part in _conditions(condition) for root in _roots(part)]
-        branches = {condition.replace(_is_switch, lambda _, value=b: value) for b in _branches(condition)}
+        branches = {
+            condition.replace(lambda e: isinstance(e, _SWITCHES), lambda _, value=b: value)
+            for b in _branches(condition)
+        }
         return inner + [root for branch in branches for root in _roots(branch)]
     poly = condition.as_poly(x)
     if poly is not None and poly.degree() == 1:
@@ -242,10 +239,6 @@ def _roots(condition: Expr) -> list[Expr]:
     if not roots and not (condition.is_positive or condition.is_negative):
         raise PiecesError("cannot find where the branch changes", condition)
     return [root for root in roots if root.is_extended_real is not False]
-
-
-def _is_switch(expr: Expr) -> bool:
-    return isinstance(expr, _SWITCHES)
 
 
 def _branches(condition: Expr) -> set[Expr]:

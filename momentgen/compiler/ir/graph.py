@@ -20,6 +20,17 @@ import numpy as np
 LEAVES = frozenset({"input", "param", "const", "exp_factor"})
 
 
+def reached(wanted: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+    """What some values are computed from, and themselves, in order."""
+    found, stack = set[int](), list(wanted)
+    while stack:
+        index = stack.pop()
+        if index not in found:
+            found.add(index)
+            stack.extend(operands(index))
+    return sorted(found)
+
+
 @dataclass(frozen=True)
 class Node:
     """One real operation.  ``payload`` is a name, a constant (mpf) or, for ``exp_factor``, (i, k)."""
@@ -165,10 +176,6 @@ class Graph:
         """An output."""
         return Real(self, self.outputs[name])
 
-    def behind(self, *values: Real) -> list[Real]:
-        """What values are computed from, and themselves, in order."""
-        return [Real(self, index) for index in self._behind(value.index for value in values)]
-
     def taken(self, other: Graph, instead: Callable[[Node], Real | None] = lambda node: None) -> dict[int, Real]:
         """The live nodes of another graph written here, by their index there; some of them replaced."""
         here: dict[int, Real] = {}
@@ -178,7 +185,7 @@ class Graph:
         def needed(index: int) -> tuple[int, ...]:  # a polynomial of two values may have powers of one alone
             return (*other.nodes[index].args, *other._operands(index))
 
-        for index in other._behind(other.outputs.values(), needed):
+        for index in reached(other.outputs.values(), needed):
             node = other.nodes[index]
             given, payload = instead(node), node.payload
             if node.kind == "sum":
@@ -201,21 +208,11 @@ class Graph:
 
     def live(self) -> list[int]:
         """Indices of the nodes that an output depends on, in order."""
-        return self._behind(self.outputs.values())
+        return reached(self.outputs.values(), lambda index: self.nodes[index].args)
 
     def _operands(self, index: int) -> tuple[int, ...]:
         surface = self.surfaces.get(index)
         return self.nodes[index].args if surface is None else (surface.y, surface.z, surface.cell)
-
-    def _behind(self, indices: Iterable[int], operands: Callable[[int], tuple[int, ...]] | None = None) -> list[int]:
-        needed: set[int] = set()
-        stack = list(indices)
-        while stack:
-            index = stack.pop()
-            if index not in needed:
-                needed.add(index)
-                stack.extend(self.nodes[index].args if operands is None else operands(index))
-        return sorted(needed)
 
     def steps(self) -> list[_Step]:
         """The live nodes in order, each with the values that it is the last to need, outputs left out; kept.
@@ -224,7 +221,7 @@ class Graph:
         """
         key = len(self.nodes), len(self.surfaces), tuple(self.outputs.items())
         if self._steps is None or self._steps[0] != key:
-            live = self._behind(self.outputs.values(), self._operands)
+            live = reached(self.outputs.values(), self._operands)
             last = {a: index for index in live for a in self._operands(index)}
             for index in self.outputs.values():
                 last.pop(index, None)
@@ -383,10 +380,6 @@ def _in_order(kind: str, a: Real, b: Real) -> Real:
     return a.graph.write(kind, *sorted((a, b), key=lambda real: real.index))
 
 
-def _graph_of(*operands: Operand) -> Graph:
-    return next(value.graph for value in operands if isinstance(value, Real))
-
-
 def equal(a: Real, b: Operand) -> Real:
     """Whether a = b."""
     return a.graph.write("eq", a, _lifted(a.graph, b))
@@ -400,7 +393,7 @@ def select(condition: Real, if_true: Operand, if_false: Operand) -> Real:
 
 def madd(a: Operand, b: Operand, c: Operand) -> Real:
     """a*b + c, as one operation."""
-    graph = _graph_of(a, b, c)
+    graph = next(value.graph for value in (a, b, c) if isinstance(value, Real))
     a, b, c = (_lifted(graph, value) for value in (a, b, c))
     if any(value.constant in (0, 1, -1) for value in (a, b)) or c.constant == 0:
         return a * b + c

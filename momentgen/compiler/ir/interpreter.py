@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from momentgen.compiler.ir.op import LEAVES, Op
-from momentgen.compiler.ir.program import Instruction, Program
+from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.toolchain.arrays import F32
 from momentgen.compiler.toolchain.c_libraries import called, library
 from momentgen.errors import InputError
@@ -213,19 +212,6 @@ class Points:
     params: F32
 
 
-class _Listing(Protocol):
-    """What is interpreted: a program, or the builder that is writing one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def inputs(self) -> tuple[str, ...]: ...
-    @property
-    def params(self) -> tuple[str, ...]: ...
-    @property
-    def instructions(self) -> Sequence[Instruction]: ...
-
-
 class Interpreter:
     """Values of a program at sets of points.
 
@@ -241,7 +227,7 @@ class Interpreter:
     {'y': array([4., 7.], dtype=float32)}
     """
 
-    def __init__(self, program: _Listing) -> None:
+    def __init__(self, program: Program | Builder) -> None:
         self.program = program
         self._rows = np.empty((1024, 4), np.int32)
         self._count = 0

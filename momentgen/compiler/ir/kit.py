@@ -12,6 +12,7 @@ sigma^n φ(t), sigma below some length, they do not count.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
 from collections.abc import Mapping
@@ -99,9 +100,7 @@ def parameter_node(
     """A rational function of the parameters, computed once a call, or of ``symbols`` too, as it is written.
 
     Args:
-        g: the graph.
         expr: in the parameters' symbols.
-        name: of the rule, for messages.
         symbols: what stands for others.
 
     Raises:
@@ -112,9 +111,8 @@ def parameter_node(
     if isinstance(expr, sp.Symbol):
         return symbols[expr] if expr in symbols else g.param(expr.name)
     if isinstance(expr, sp.Pow) and expr.exp.is_Integer:
-        base = node = parameter_node(g, expr.base, name, symbols)
-        for _ in range(abs(int(expr.exp)) - 1):
-            node = node * base
+        base = parameter_node(g, expr.base, name, symbols)
+        node = math.prod([base] * (abs(int(expr.exp)) - 1), start=base)
         return node if expr.exp > 0 else 1 / node
     if isinstance(expr, (sp.Add, sp.Mul)):
         ordered = expr.args if symbols else sorted(expr.args, key=default_sort_key)
@@ -153,9 +151,7 @@ def checked(v: Real) -> Real:
 def scaling(v: Real, scaled: bool) -> tuple[Real, Real]:
     """A power of two by whose square a variance is multiplied, so that its root's residuals are normal; its inverse.
 
-    Args:
-        v: the variance.
-        scaled: whether it is for float32; 1 else.
+    For float64, which is not ``scaled``, both are 1.
     """
     g = v.graph
     if not scaled:
@@ -185,6 +181,12 @@ def plus(total: Real, term: Real) -> Real:
 def within(value: Real, most: float) -> Real:
     """``value``, at most ``most`` in size; NaN stays NaN."""
     return select(value > most, most, select(value < -most, -most, value))
+
+
+def clamped(value: Real, most: float) -> Real:
+    """As :func:`within`, where the upper bound is compared with what the lower one leaves."""
+    value = select(value < -most, -most, value)
+    return select(value > most, most, value)
 
 
 def largest(float32: bool) -> float:
@@ -235,9 +237,7 @@ def mills_ratio(precision: Precision, n: int, u: Real) -> tuple[Real, Polynomial
     """J_n(t)/sqrt(2 pi), u = 1/(1 + t/4), and what was fitted."""
     fitted = core(n, precision.reach, precision.fit)
     value = horner(u - CENTRE, fitted.coefficients)
-    for _ in range(n + 1):
-        value = value * u
-    return value, fitted
+    return math.prod([u] * (n + 1), start=value), fitted
 
 
 @lru_cache
@@ -259,9 +259,7 @@ def close_mills_ratio(precision: Precision, n: int, t: Real, reach: float) -> tu
     exact = (1 / madd(t, 1 / mpmath.mpf(SCALE), 1)).named(f"u = 1/(1 + t/{SCALE:g})")
     # The fit is taken at u's first word, and moved by its slope to u: that is cheaper than to carry u through it.
     u = first_word(exact) if precision.scaled else exact
-    value, power = horner(u - CENTRE, fitted.coefficients), t.graph.const(1)
-    for _ in range(n):
-        power = power * u
+    value, power = horner(u - CENTRE, fitted.coefficients), math.prod([u] * n, start=t.graph.const(1))
     if precision.scaled:
         slope = horner(u, slope_of(n, reach).coefficients) * power
         value = shifted_product(value, power * u, slope, exact)

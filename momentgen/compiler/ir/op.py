@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, NoReturn
 
 import numpy as np
@@ -58,20 +59,12 @@ def _to_odd(x: Array, y: Array, total: Array) -> Array:
     return np.where(inexact_and_even, bits + np.where(away, 1, -1), bits).view(np.float64)
 
 
-def _flip_sign(a: Array) -> Array:
-    return (a.view(np.int32) ^ np.int32(-(2**31))).view(np.float32)
+_AS_I32, _AS_F32 = methodcaller("view", np.int32), methodcaller("view", np.float32)
 
 
-def _clear_sign(a: Array) -> Array:
-    return (a.view(np.int32) & np.int32(2**31 - 1)).view(np.float32)
-
-
-def _as_i32(a: Array) -> Array:
-    return a.view(np.int32)
-
-
-def _as_f32(a: Array) -> Array:
-    return a.view(np.float32)
+def _signed(operation: Callable[..., Array], mask: int) -> Callable[[Array], Array]:
+    """An operation on the bits of float32 numbers."""
+    return lambda a: operation(a.view(np.int32), np.int32(mask)).view(np.float32)
 
 
 def _nothing(*_: Any, **__: Any) -> NoReturn:
@@ -152,10 +145,10 @@ class Op(enum.Enum):
         *(4, True, "{} * {} + {}"),
     )
     # Before version 3.9 Triton's unary minus is 0 - x, which is wrong at zero.
-    NEG = "neg", "f:f", "-{}", "{} * -1.0", _flip_sign, "u[k] = ua[k] ^ 0x80000000u"
+    NEG = "neg", "f:f", "-{}", "{} * -1.0", _signed(np.bitwise_xor, -(2**31)), "u[k] = ua[k] ^ 0x80000000u"
     # Not torch.abs, whose derivative at 0 is 0: at a mean of 0 all selects are on this side.
     ABS = (
-        *("abs", "f:f", "ABS({})", "tl.abs({})", _clear_sign, "u[k] = ua[k] & 0x7fffffffu"),
+        *("abs", "f:f", "ABS({})", "tl.abs({})", _signed(np.bitwise_and, 2**31 - 1), "u[k] = ua[k] & 0x7fffffffu"),
         *(1, False, "torch.where({0} < 0.0, -{0}, {0})"),
     )
     LT = "lt", "ff:b", "{} < {}", "{} < {}", np.less, "i[k] = fa[k] < fb[k]", 4
@@ -174,8 +167,8 @@ class Op(enum.Enum):
     LOG = "log", "f:f", "log64({})", "", np.log, "", 40, False, "torch.log({})"
     # to a whole number, ties to even, of less than 2^51; a sum would have another derivative
     ROUND = "round", "f:f", "({} + 0x1.8p52) - 0x1.8p52", "", np.rint, "", 8, False, "torch.round({})"
-    F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _as_i32, "i[k] = ia[k]"
-    I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _as_f32, "i[k] = ia[k]"
+    F32_AS_I32 = "f32_as_i32", "f:i", "as_bits({})", "{}.to(tl.int32, bitcast=True)", _AS_I32, "i[k] = ia[k]"
+    I32_AS_F32 = "i32_as_f32", "i:f", "as_float({})", "{}.to(tl.float32, bitcast=True)", _AS_F32, "i[k] = ia[k]"
     IADD = "iadd", "ii:i", "{} + {}", "{} + {}", np.add, "u[k] = ua[k] + ub[k]", 1, True
     ISUB = "isub", "ii:i", "{} - {}", "{} - {}", np.subtract, "u[k] = ua[k] - ub[k]"
     ISHL = "ishl", "ii:i", "{} << {}", "{} << {}", np.left_shift, "u[k] = ua[k] << ub[k]"

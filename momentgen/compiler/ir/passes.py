@@ -16,8 +16,6 @@ from momentgen.compiler.ir.op import CONSTANTS, Op
 from momentgen.compiler.ir.program import Builder, Instruction, Program
 from momentgen.compiler.ir.schedule import reorder, schedule
 
-Pass = Callable[[Program], Program]
-
 _ONE, _MINUS_ONE = 0x3F800000, 0xBF800000
 
 
@@ -80,14 +78,14 @@ def fold_constants(program: Program) -> Program:
             index = b.emit(ins.op, *args)
             known_bools[index] = not known_bools[args[0]]
             return index
-        if any(b.instruction(a).op not in CONSTANTS for a in args):
+        if any(b.instructions[a].op not in CONSTANTS for a in args):
             return None
         if ins.op in (Op.LT, Op.LE, Op.EQ):
             index = b.emit(ins.op, *args)
-            left, right = (b.instruction(a).value for a in args)
+            left, right = (b.instructions[a].value for a in args)
             known_bools[index] = {Op.LT: left < right, Op.LE: left <= right, Op.EQ: left == right}[ins.op]
             return index
-        bits = _compute(ins, [b.instruction(a) for a in args])
+        bits = _compute(ins, [b.instructions[a] for a in args])
         return b.emit(Op.CONST_F32 if ins.type.value == "f32" else Op.CONST_I32, bits=bits)
 
     return _rewrite(program, rule)
@@ -113,7 +111,7 @@ def simplify(program: Program) -> Program:
 
 
 def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
-    defs = [b.instruction(a) for a in args]
+    defs = [b.instructions[a] for a in args]
     bits = [d.bits if d.op in CONSTANTS else None for d in defs]
     match ins.op:
         case Op.MUL:
@@ -123,7 +121,10 @@ def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
                 if constant == _MINUS_ONE:
                     return b.neg(x)
         case Op.ADD | Op.SUB:
-            return _add_of_negation(b, ins, args, defs)
+            if defs[1].op is Op.NEG:  # x + (-y) is x - y, and x - (-y) is x + y
+                return (b.add if ins.op is Op.SUB else b.sub)(args[0], defs[1].args[0])
+            if ins.op is Op.ADD and defs[0].op is Op.NEG:
+                return b.sub(args[1], defs[0].args[0])
         case Op.FMA:
             if bits[0] == _ONE or bits[1] == _ONE:
                 return b.add(args[1] if bits[0] == _ONE else args[0], args[2])
@@ -134,15 +135,6 @@ def _simpler(b: Builder, ins: Instruction, args: tuple[int, ...]) -> int | None:
         case Op.ISUB | Op.ISHL | Op.ISHR if bits[1] == 0:
             return args[0]
     return None
-
-
-def _add_of_negation(b: Builder, ins: Instruction, args: tuple[int, ...], defs: list[Instruction]) -> int | None:
-    """Sums with a negation: x + (-y) is x - y, and x - (-y) is x + y."""
-    if ins.op is Op.SUB:
-        return b.add(args[0], defs[1].args[0]) if defs[1].op is Op.NEG else None
-    if defs[1].op is Op.NEG:
-        return b.sub(args[0], defs[1].args[0])
-    return b.sub(args[1], defs[0].args[0]) if defs[0].op is Op.NEG else None
 
 
 def optimise(program: Program) -> Program:

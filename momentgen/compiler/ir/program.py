@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from momentgen.compiler.ir.graph import reached
 from momentgen.compiler.ir.op import CONSTANTS, REALS, Op, Type
 
 #: type -> how its bits and its numbers are packed
@@ -106,14 +107,7 @@ class Program:
 
     def live(self) -> list[int]:
         """Indices of the values that some output depends on, in order."""
-        found: set[int] = set()
-        pending = [index for _, index in self.outputs]
-        while pending:
-            index = pending.pop()
-            if index not in found:
-                found.add(index)
-                pending.extend(self.instructions[index].args)
-        return sorted(found)
+        return reached((index for _, index in self.outputs), lambda index: self.instructions[index].args)
 
     @property
     def real(self) -> Type:
@@ -226,10 +220,6 @@ class Builder:
         """What is written so far."""
         return self._instructions
 
-    def instruction(self, index: int) -> Instruction:
-        """A value already written."""
-        return self._instructions[index]
-
     def input(self, name: str) -> int:
         return self.emit(Op.INPUT, name=name)
 
@@ -274,12 +264,7 @@ class Builder:
     def build(self) -> Program:
         """The program so far, verified."""
         program = Program(
-            self.name,
-            self.inputs,
-            self.params,
-            tuple(self._instructions),
-            tuple(self._outputs),
-            dict(self._comments),
+            self.name, self.inputs, self.params, tuple(self._instructions), tuple(self._outputs), dict(self._comments)
         )
         verify(program)
         return program

@@ -7,9 +7,10 @@ it by :func:`interleave`.  Bits do not depend on the order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from momentgen.compiler.ir.op import LEAVES, Op
-from momentgen.compiler.ir.program import Instruction, Program, verify
+from momentgen.compiler.ir.program import Program, verify
 
 _PER_CYCLE = 2.0  # operations that begin in a cycle
 #: values alive at a time, from where on what ends one comes first: several elements are worked on side by side
@@ -28,17 +29,12 @@ def reorder(program: Program, order: Sequence[int]) -> Program:
         ProgramError: if an operand does not come before its use.
     """
     position = {index: new for new, index in enumerate(order)}
-    instructions = tuple(
-        Instruction(ins.op, tuple(position[a] for a in ins.args), ins.type, ins.bits, ins.name)
-        for ins in (program.instructions[index] for index in order)
-    )
-    result = Program(
-        program.name,
-        program.inputs,
-        program.params,
-        instructions,
-        tuple((name, position[index]) for name, index in program.outputs),
-        {position[index]: text for index, text in program.comments.items() if index in position},
+    chosen = (program.instructions[index] for index in order)
+    result = replace(
+        program,
+        instructions=tuple(replace(ins, args=tuple(position[a] for a in ins.args)) for ins in chosen),
+        outputs=tuple((name, position[index]) for name, index in program.outputs),
+        comments={position[index]: text for index, text in program.comments.items() if index in position},
     )
     verify(result)
     return result

@@ -17,6 +17,7 @@ from momentgen.rule.inputs import partial_names
 
 OUTPUTS = ("mean", "var")
 PARTIALS = ("dmean_dmu", "dmean_dvar", "dvar_dmu", "dvar_dvar")
+SIX = (*OUTPUTS, *PARTIALS)
 
 #: (a float32 array an input, then the parameters) -> output name -> exact value in float64 (0 or inf beyond its range)
 Truth = Callable[..., Mapping[str, F64]]
@@ -107,10 +108,6 @@ class Stable:
     doc: str = ""
     way: str = ""
 
-    def errors(self, output: str, exact: F64, *points: F32) -> Errors:
-        """``measure`` of one output at points where many programs are measured."""
-        return errors_over(self.measure, output, exact, *points)
-
     @property
     def accepted(self) -> float:
         """The largest error found with which a program is accepted."""
@@ -125,12 +122,20 @@ class Stable:
 
     def at(self, setting: Mapping[str, float]) -> Stable:
         """The same, its measure of error and its slack those of a setting of the parameters."""
-        measure_at = getattr(self.measure, "at", None)
-        measure = self.measure if measure_at is None else measure_at(setting)
-        one: Callable[[Mapping[str, float]], float] = lambda setting: 1.0  # noqa: E731
         unit = self.unit_at(setting)
-        conditional = self.conditional_slack * unit**2
-        return replace(self, measure=measure, slack=self.slack * unit, conditional_slack=conditional, unit_at=one)
+        return replace(
+            self,
+            measure=at_setting(self.measure, setting),
+            slack=self.slack * unit,
+            conditional_slack=self.conditional_slack * unit**2,
+            unit_at=lambda setting: 1.0,
+        )
+
+
+def at_setting(measure: Any, setting: Mapping[str, float]) -> Any:
+    """A measure of error, or that of a setting of the parameters where it depends on them."""
+    at = getattr(measure, "at", None)
+    return measure if at is None else at(setting)
 
 
 def errors_over(measure: ErrorMeasure, output: str, exact: F64, *points: F32) -> Errors:

@@ -59,17 +59,14 @@ class _Search:
             orders = {k: w if orders.get(k, w) == w else 0 for k, w in found.items()}
         self.orders = orders
         self.trials = Trials(graph, name, orders, calibrations)
-        self.varying = self._varying()
-        self.fixed = self.always()
-
-    def _varying(self) -> set[int]:
-        """Nodes that depend on an input; the rest are computed once a call and cost nothing an element."""
-        varying: set[int] = set()
-        for index in self.graph.live():
-            node = self.graph.nodes[index]
-            if node.kind == "input" or any(a in varying for a in node.args):
-                varying.add(index)
-        return varying
+        live, nodes = graph.live(), graph.nodes
+        #: nodes that depend on an input; the rest are computed once a call and cost nothing an element
+        self.varying: set[int] = set()
+        for index in live:
+            if nodes[index].kind == "input" or not self.varying.isdisjoint(nodes[index].args):
+                self.varying.add(index)
+        #: nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused
+        self.fixed = frozenset(live) - self.varying
 
     def candidates(self, *, suspects: bool = True) -> list[int]:
         """Nodes that can be demoted one by one; a constant follows the node that uses it."""
@@ -77,18 +74,12 @@ class _Search:
         found = [i for i in self.graph.live() if self.graph.nodes[i].kind not in kinds and i in self.varying]
         return [i for i in found if i in named] if named and suspects else found
 
-    def always(self) -> frozenset[int]:
-        """Nodes of constants and parameters alone: carried as double-floats, which costs nothing where unused."""
-        return frozenset(i for i in self.graph.live() if i not in self.varying)
-
     def try_(self, double: frozenset[int]) -> Trial:
         """Lower, run and measure."""
-        known = self.seen.get(double)
-        if known is not None:
-            return known
-        trial = self.trials.measure(double | self.fixed)
-        trial = self.seen[double] = Trial(double, trial.error, trial.operations)
-        return trial
+        if double not in self.seen:
+            trial = self.trials.measure(double | self.fixed)
+            self.seen[double] = Trial(double, trial.error, trial.operations)
+        return self.seen[double]
 
 
 def choose(
@@ -97,9 +88,6 @@ def choose(
     """The double-float nodes that keep every output of ``graph`` within ``goal``.
 
     Args:
-        graph: what to compute.
-        name: of the program, for messages.
-        calibrations: points and error measures.
         goal: largest error allowed at the calibration points.
         order: that of an earlier choice for this graph, at fewer points: half the work is to find it.
 

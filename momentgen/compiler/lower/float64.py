@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from momentgen.compiler.ir.graph import LEAVES, Graph, Node, Patch, Surface, madd
+from momentgen.compiler.ir.graph import LEAVES, Graph, Node, Patch, Surface, madd, reached
 from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.op import Op, Type
 from momentgen.compiler.ir.program import Builder, Program, ProgramError
@@ -39,6 +39,16 @@ class Sheet:
     results: Mapping[str, str]
     size: int
     after: int
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Of ``SLOPES``, what the function for it computes: all of them where a derivative is wanted."""
+        return SLOPES[:1] if set(self.results) == {SLOPES[0]} else SLOPES
+
+    @property
+    def function(self) -> str:
+        """The name of that function."""
+        return "surface" if len(self.kinds) == 1 else "surface_slopes"
 
     def cell(self, number: str, over: str) -> str:
         """The text of the number in its grid, of that in all; ``over`` is the sign of a whole quotient."""
@@ -96,11 +106,8 @@ class Kernel:
     @property
     def programs(self) -> tuple[Program, ...]:
         """In the order in which they run."""
-        return tuple(program for program in self._programs if program is not None)
-
-    @property
-    def _programs(self) -> tuple[Program | None, ...]:
-        return self.number, self.points, None if self.sums is None else self.sums.term, self.program
+        every = self.number, self.points, self.sums.term if self.sums else None, self.program
+        return tuple(program for program in every if program is not None)
 
 
 def parameter(name: str) -> str:
@@ -109,11 +116,7 @@ def parameter(name: str) -> str:
 
 
 def kernels_of(stable: Stable, name: str) -> tuple[Kernel, Kernel]:
-    """Forward and backward of a variant in float64.
-
-    Args:
-        stable: the variant.
-        name: what the programs' names begin with.
+    """Forward and backward of a variant in float64; ``name`` is what the programs' names begin with.
 
     Raises:
         ProgramError: if a polynomial of two values is of what comes of another, or a graph is one for float32.
@@ -178,11 +181,7 @@ def _before(
 ) -> tuple[dict[int, str], list[int], Program]:
     """What is computed before the ``later`` nodes: names of what is handed on, what the rest shares, and the program.
 
-    Args:
-        program: of the rest.
-        values: that the later nodes are of.
-        wanted: in the end.
-        later: nodes of which ``values`` are not to be.
+    ``program`` is that of the rest, ``values`` what the later nodes are of, and ``wanted`` is wanted in the end.
     """
     graph, builder = program.graph, program.builder
     needed = set(_needed(graph, values, later))
@@ -240,14 +239,8 @@ def _grids(surfaces: Iterable[Surface]) -> dict[int, int]:
 
 def _needed(graph: Graph, wanted: Iterable[int], stops: Iterable[int]) -> list[int]:
     """The nodes that some need, in order; of ``stops`` themselves alone."""
-    found, ends, stack = set[int](), set(stops), list(wanted)
-    while stack:
-        index = stack.pop()
-        if index not in found:
-            found.add(index)
-            if index not in ends:
-                stack.extend(graph.nodes[index].args)
-    return sorted(found)
+    ends = set(stops)
+    return reached(wanted, lambda index: () if index in ends else graph.nodes[index].args)
 
 
 @dataclass

@@ -24,7 +24,7 @@ from momentgen.compiler.ir.kinds import CONDITIONS
 from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.program import Builder
 from momentgen.compiler.lower.words import Lowering, words
-from momentgen.compiler.toolchain.arrays import F32
+from momentgen.compiler.toolchain.arrays import F32, F64
 
 
 def orders_of(graph: Graph, values: Mapping[int, np.ndarray]) -> dict[int, int]:
@@ -80,14 +80,13 @@ class Calibration:
         inputs: name -> float32 array.
         params: what the program's parameters are set to (hi and lo words).
         real: what the graph's parameters are set to.
-        error: output name, computed float32 array, and where to look if not everywhere -> largest error, in the unit of
-            the goal.
+        errors: output name, computed float32 array -> error of each element, in the unit of the goal.
     """
 
     inputs: Mapping[str, F32]
     params: Mapping[str, float]
     real: Mapping[str, float]
-    error: Callable[..., float]
+    errors: Callable[[str, F32], F64]
 
 
 @dataclass(frozen=True)
@@ -125,14 +124,7 @@ class _Written:
 
 
 class Trials:
-    """The programs of ``graph``, one choice of double-floats after the other.
-
-    Args:
-        graph: what to compute.
-        name: of the program, for messages.
-        orders: which term of each sum is the larger (:func:`momentgen.compiler.lower.trials.orders_of`).
-        calibrations: points and error measures.
-    """
+    """The programs of ``graph``, one choice of double-floats after the other; :func:`orders_of` gives ``orders``."""
 
     def __init__(self, graph: Graph, name: str, orders: Mapping[int, int], calibrations: Sequence[Calibration]) -> None:
         self.graph, self.calibrations = graph, calibrations
@@ -165,7 +157,7 @@ class Trials:
             worst = dict.fromkeys(new, 0.0)
             for calibration, points in zip(self.calibrations, self._points, strict=True):
                 for name, computed in self._interpreter.values(points, new).items():
-                    worst[name] = max(worst[name], calibration.error(name, computed))
+                    worst[name] = max(worst[name], float(calibration.errors(name, computed).max(initial=0.0)))
             self._errors |= {(name, index): worst[name] for name, index in new.items()}
         return Trial(double, {name: self._errors[name, index] for name, index in outputs.items()}, operations)
 

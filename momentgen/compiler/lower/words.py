@@ -108,18 +108,12 @@ class Lowering:
         return self.b.add(value.hi, value.lo)
 
     # --- nodes ---------------------------------------------------------------
-    def run(self, outputs: Mapping[str, Callable[[Lowering], int]] | None = None) -> Program:
+    def run(self) -> None:
+        """Write all nodes."""
         for index in self.graph.live():
             self.node(index)
             if index in self.graph.comments and index in self.carried:
                 self.b.comment(self.carried[index].hi, self.graph.comments[index])
-        if outputs is None:
-            for name, index in self.graph.outputs.items():
-                self.b.output(name, self.single(index))
-        else:
-            for name, write in outputs.items():
-                self.b.output(name, write(self))
-        return self.b.build()
 
     def node(self, index: int) -> None:
         """Write one node, its operands being there: a condition, or a number in one or two words."""
@@ -147,11 +141,8 @@ class Lowering:
             return True
         if node.kind == "const":
             return node.payload == 0 or abs(mpmath.frexp(node.payload)[0]) == 0.5
-        if node.kind == "select":
-            return all(self.is_power_of_two(a) for a in node.args[1:])
-        if node.kind == "mul":
-            return all(self.is_power_of_two(a) for a in node.args)
-        return False
+        operands = {"select": node.args[1:], "mul": node.args}.get(node.kind, ())
+        return bool(operands) and all(map(self.is_power_of_two, operands))
 
     def real(self, index: int, node: Node) -> _Carried:
         b, wide = self.b, index in self.double
@@ -195,16 +186,14 @@ class Lowering:
             zero = b.f32(0.0)
             lows = [zero if w.lo is None else w.lo for w in (x, y)]
             return _Carried(b.select(condition, x.hi, y.hi), b.select(condition, *lows))
-        if not wide and kind == "recip" and self.has_recip(args[0]) and (word := self.carried[args[0]].lo) is not None:
+        # 1/x of the first word of a square root is computed in any case.
+        rooted = kind == "recip" and self.graph.nodes[args[0]].kind == "sqrt"
+        if not wide and rooted and (word := self.carried[args[0]].lo) is not None:
             q = b.div(b.f32(1.0), self.carried[args[0]].hi)
             return _Carried(b.fma(b.neg(b.mul(q, word)), q, q))
         if not wide:
             return _Carried(self.rounded(kind, [self.single(a) for a in args]))
         return self.wide(index, kind, args)
-
-    def has_recip(self, index: int) -> bool:
-        """Whether 1/x of the first word of this double-float is computed in any case: a square root's is."""
-        return self.graph.nodes[index].kind == "sqrt"
 
     def rounded(self, kind: str, args: list[int]) -> int:
         b = self.b
@@ -235,7 +224,10 @@ class Lowering:
         if kind == "neg":
             return _Carried(b.neg(x.hi), None if x.lo is None else b.neg(x.lo))
         if kind == "abs":
-            return _Carried(b.abs(x.hi)) if x.lo is None else self.wide_abs(x)
+            if x.lo is None:
+                return _Carried(b.abs(x.hi))
+            negative = b.lt(x.hi, b.f32(0.0))
+            return _Carried(b.abs(x.hi), b.select(negative, b.neg(x.lo), x.lo))
         if kind == "recip":
             q = b.div(b.f32(1.0), x.hi)
             residual = b.fma(b.neg(q), x.hi, b.f32(1.0))
@@ -298,12 +290,6 @@ class Lowering:
         if x.lo is not None:
             remainder = b.add(remainder, x.lo)
         return _Carried(q, b.mul(remainder, r))
-
-    def wide_abs(self, x: _Carried) -> _Carried:
-        b = self.b
-        negative = b.lt(x.hi, b.f32(0.0))
-        low = x.lo if x.lo is not None else b.f32(0.0)
-        return _Carried(b.abs(x.hi), b.select(negative, b.neg(low), low))
 
     def square_difference(self, x: _Carried, w: _Carried, square: _Carried, rest: _Carried) -> _Carried:
         """x² - T·w for exact x and w and T of 72 bits, as an expansion in which only the last sum rounds."""
@@ -379,36 +365,27 @@ class Lowering:
 
 
 def lower(
-    graph: Graph,
-    name: str,
-    double: Collection[int],
-    orders: Mapping[int, int],
-    *,
-    backward: bool = False,
+    graph: Graph, name: str, double: Collection[int], orders: Mapping[int, int], *, backward: bool = False
 ) -> Program:
     """The float32 program that computes ``graph``, carrying the nodes in ``double`` as double-floats.
 
     With ``backward`` the graph's outputs must be the partials in every input; the
     program then has the two gradient inputs and returns a gradient an input.
     """
+    outputs = outputs_of(graph.outputs) if backward else ()
+    seeds = [f"grad_{output}" for output in outputs]
+    b = Builder(name, (*graph.inputs, *seeds), words(graph))
+    lowering = Lowering(graph, b, double, orders)
+    lowering.run()
     if not backward:
-        return Lowering(graph, Builder(name, graph.inputs, words(graph)), double, orders).run()
-
-    def combine(*partials: str) -> Callable[[Lowering], int]:
-        def write(low: Lowering) -> int:
-            b = low.b
-            slopes = [low.single(low.graph.outputs[partial]) for partial in partials]
-
-            def total(count: int) -> int:
-                seed = b.input(seeds[count - 1])
-                return b.mul(seed, slopes[0]) if count == 1 else b.fma(seed, slopes[count - 1], total(count - 1))
-
-            return total(len(seeds))
-
-        return write
-
-    of_outputs = outputs_of(graph.outputs)
-    seeds = tuple(f"grad_{output}" for output in of_outputs)
-    builder = Builder(name, (*graph.inputs, *seeds), words(graph))
-    gradients = {f"grad_{of}": combine(*partials) for of, partials in partial_names(graph.inputs, of_outputs).items()}
-    return Lowering(graph, builder, double, orders).run(gradients)
+        for output, index in graph.outputs.items():
+            b.output(output, lowering.single(index))
+        return b.build()
+    for of, partials in partial_names(graph.inputs, outputs).items():
+        slopes = [lowering.single(graph.outputs[partial]) for partial in partials]
+        gradients = [b.input(seed) for seed in reversed(seeds)][::-1]
+        total = b.mul(gradients[0], slopes[0])
+        for gradient, slope in zip(gradients[1:], slopes[1:], strict=True):
+            total = b.fma(gradient, slope, total)
+        b.output(f"grad_{of}", total)
+    return b.build()

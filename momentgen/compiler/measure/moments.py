@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.stable import PARTIALS, Edge, Errors, Truth, errors_over
-from momentgen.compiler.toolchain.arrays import F32, F64, Bools
+from momentgen.compiler.ir.stable import PARTIALS, Edge, Errors, Truth, at_setting, errors_over
+from momentgen.compiler.toolchain.arrays import F32, F64, Bools, erfc
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule import Accuracy
 
@@ -30,7 +30,6 @@ MEAN, MEAN_SPREAD, VARIANCE, PARTIAL = 1e-6, 1e-9, 1e-5, 1e-4
 _PARTIAL_ABSOLUTE = 1e-5  # beside absolute goals of outputs
 _SMALLEST = 2.0**-126
 _LOG2_VAR = (-44, 44)
-_erfc = np.vectorize(math.erfc, otypes=[float])
 EXACT_MEAN, VARIANCE_OF_INPUT = "the exact mean", "the input's variance, sigma its root"
 LARGEST_PARTIAL = "{:g} of the largest value that it takes over all means at that variance"
 _FAR = 10.0  # Phi(a) Phi(-a) at a = 10 sqrt(2) is 1e-45, far below _SMALLEST
@@ -153,12 +152,11 @@ class MomentsMeasure(Tolerance):
                 away = np.abs(mean - point) / np.sqrt(np.maximum(var, 1e-300)) / math.sqrt(2)
                 near = away < _FAR  # math.erfc takes an element at a time
                 tail = np.zeros_like(away)
-                tail[near] = _erfc(away[near])
+                tail[near] = erfc(away[near])
                 s = s + jump**2 * tail * (2 - tail) / 4
         return s
 
     def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """What is allowed."""
         if output == "mean":
             steep = np.minimum(self.lipschitz * np.sqrt(var), self.span)
             return np.minimum(MEAN * np.maximum(1.0, np.abs(exact)) + MEAN_SPREAD * steep, self.limits.mean)
@@ -173,7 +171,6 @@ class MomentsMeasure(Tolerance):
         return np.asarray(self.limits.partial * np.exp2(np.clip(inner, -1000, 1000)))
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         shape, limits = self.shape(), self.limits
         said = of_activation(f"{MEAN:g}*max(1, |m|) + {steep(shape)}", shape)
         if self.draw:  # of 0 or 1
@@ -226,16 +223,13 @@ def measure_for(f: Activation, reference: Reference, limits: Limits = USUAL, *, 
     exponents = np.arange(_LOG2_VAR[0], _LOG2_VAR[1] + 1)
     shape = np.sinh(np.linspace(-4, 4, 121))
     shape = shape / shape[-1]
-    means, variances = [], []
-    points = np.array([f.centre, *f.kinks])
-    for k in exponents:
-        sigma = 2.0 ** (k / 2)
+    points, beside = np.array([f.centre, *f.kinks])[:, None], np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])
+    rows = []
+    for sigma in (2.0 ** (k / 2) for k in exponents):
         far = 12 * f.length + 6 * sigma
-        near = (points[:, None] + sigma * np.array([-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0])).ravel()
-        row = np.concatenate([f.centre + far * shape, near])
-        means.append(row)
-        variances.append(np.full(row.size, 2.0**k))
-    mean, var = np.concatenate(means).astype(np.float32), np.concatenate(variances).astype(np.float32)
+        rows.append(np.concatenate([f.centre + far * shape, (points + sigma * beside).ravel()]))
+    mean = np.concatenate(rows).astype(np.float32)
+    var = np.repeat(np.ldexp(1.0, exponents), rows[0].size).astype(np.float32)
     values = reference(mean, var, {})
     scales = {}
     for name in PARTIALS:
@@ -263,13 +257,11 @@ class ConditionalMeasure(Tolerance):
     unit: float
 
     def at(self, setting: Mapping[str, float]) -> ConditionalMeasure:
-        """The measure at ``setting``."""
-        own, expected = (m.at(setting) if hasattr(m, "at") else m for m in (self.own, self.expected))
+        own, expected = (at_setting(measure, setting) for measure in (self.own, self.expected))
         unit = expected.units.scale if hasattr(expected, "units") else 1.0
         return ConditionalMeasure(own, expected, unit)
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
         limit: F64 = self.own.allowed(output, exact, mean, var)
         if output == "var":
             return limit + MEAN * np.maximum(self.unit, np.abs(exact))
@@ -285,7 +277,6 @@ class ConditionalMeasure(Tolerance):
         return lambda computed: own(computed) * share
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         said = self.own.words()
         unit = "A^2" if "A" in said["where"] else "1"
         both = "those of var the sum of this for both of its terms, Var E(Y | X) and E Var(Y | X)"
@@ -317,12 +308,9 @@ class Inside:
     edge: Edge
 
     def at(self, setting: Any) -> Inside:
-        """The measure at a setting of the parameters."""
-        at = getattr(self.measure, "at", None)
-        return self if at is None else replace(self, measure=at(setting))
+        return replace(self, measure=at_setting(self.measure, setting))
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         found: dict[str, Any] = self.measure.words()
         return found
 
@@ -330,7 +318,6 @@ class Inside:
         return self.over(output, exact, mean, var)(computed)
 
     def over(self, output: str, exact: F64, mean: F32, var: F32) -> Errors:
-        """The same as a function of what was computed."""
         inside = self.edge.inside(mean.astype(np.float64), var.astype(np.float64))
         errors = errors_over(self.measure, output, exact, mean, var)
 

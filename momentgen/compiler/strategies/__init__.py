@@ -3,7 +3,7 @@
 Here are the list of strategies, tried in order, and what they share:
 
 ================  ===================================================================
-``settled``       f measured by a tolerance: what is asked of a rule, exact values and measures at each setting of its
+``tolerance``     f measured by a tolerance: what is asked of a rule, exact values and measures at each setting of its
                   parameters, and the variant
 ``finish``        the variances and means up to which a variant holds, where that is not all of float32; outputs of a
                   steep f, beyond range; the value of f at a jump itself
@@ -54,8 +54,8 @@ from momentgen.compiler.strategies.homogeneous import kink
 from momentgen.compiler.strategies.kinks import halves, piecewise
 from momentgen.compiler.strategies.quadrature import strategy as quadrature
 from momentgen.compiler.strategies.rescaled import rescaled_variant
-from momentgen.compiler.strategies.settled import Settled
 from momentgen.compiler.strategies.smooth import polynomials
+from momentgen.compiler.strategies.tolerance import Parametric
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled
 
@@ -120,7 +120,7 @@ def stabilise(derivation: Derivation, way: str = "") -> tuple[Stable, ...]:
 
 def approximations(derivation: Derivation) -> Iterator[Stable]:
     """The variants of a derived rule that approximate its moments."""
-    yield from (_on_domain(derivation, stable) for stable in formula.stable_variants(derivation))
+    yield from (restricted(stable, derivation.rule.domain) for stable in formula.stable_variants(derivation))
 
 
 #: a derivation that strategies are asked for, and what makes of their variants those of the rule
@@ -143,7 +143,7 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
     def whole(stables: tuple[Stable, ...]) -> tuple[Stable, ...]:
         if expected is not None:
             stables = tuple(with_conditional_variance(derivation, stable, expected()) for stable in stables)
-        return tuple(_on_domain(derivation, stable) for stable in stables)
+        return tuple(restricted(stable, derivation.rule.domain) for stable in stables)
 
     def asked(of: Derivation) -> _Asked:
         """For f itself, or for its base where it is rescaled."""
@@ -183,12 +183,6 @@ def ways(derivation: Derivation, way: str = "") -> Iterator[tuple[Stable, ...]]:
         raise BuildError(derivation.rule.name, "strategies", f"{cause} ({what})", derivation.rule.f, others)
 
 
-def _on_domain(derivation: Derivation, stable: Stable) -> Stable:
-    """A variant, on the domain that the rule states, if it states one."""
-    most = derivation.rule.domain
-    return restricted(stable, most) if most else stable
-
-
 def _of_size_one(derivation: Derivation) -> Derivation:
     """Write an f whose size is far from 1 as a power of two times another; return any other derivation unchanged.
 
@@ -199,7 +193,7 @@ def _of_size_one(derivation: Derivation) -> Derivation:
     absolute = goal.mean_abs is not None or goal.var_abs is not None
     if not itself or absolute or rule.bernoulli:
         return derivation
-    f = Settled.of(rule).at({})
+    f = Parametric.of(rule).at({})
     if f.left is None or f.right is None:
         return derivation
     bounded = math.isfinite(f.span)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
+from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import ADDED, ConditionalMeasure, ConditionalTruth
 from momentgen.compiler.strategies.rescaled import rescaled_variant
 from momentgen.compiler.strategies.smooth.polynomials import mean_alone
@@ -45,9 +45,6 @@ def with_conditional_variance(derivation: Derivation, own: Stable, expected: Sta
     if own.unit != "tolerance" or not hasattr(own.measure, "allowed") or own.scalars_source:
         cause = "beside a conditional variance, expected an f that is measured by moments, without derived scalars"
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    rigorous: Truth | None = None
-    if own.rigorous is not None and expected.rigorous is not None:
-        rigorous = ConditionalTruth(own.rigorous, expected.rigorous)
     ranges = {
         name: (min(own.box[name][0], expected.box[name][0]), max(own.box[name][1], expected.box[name][1]))
         for name in own.box
@@ -59,7 +56,7 @@ def with_conditional_variance(derivation: Derivation, own: Stable, expected: Sta
         forward64=_summed(own.forward64, expected.forward64, OUTPUTS),
         partials64=_summed(own.partials64, expected.partials64, PARTIALS),
         truth=ConditionalTruth(own.truth, expected.truth),
-        rigorous=rigorous,
+        rigorous=own.rigorous and expected.rigorous and ConditionalTruth(own.rigorous, expected.rigorous),
         measure=ConditionalMeasure(own.measure, expected.measure, 1.0).at(rule.defaults),
         vanishes=False,
         conditional_slack=expected.slack,

@@ -54,7 +54,7 @@ from momentgen.compiler.measure.moments import (
     measure_for,
 )
 from momentgen.compiler.strategies.joint.joint import polynomial_graph
-from momentgen.compiler.strategies.settled import closed_form_truth, four_graphs
+from momentgen.compiler.strategies.tolerance import closed_form_truth, four_graphs
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.rule.symbols import x
 
@@ -77,17 +77,14 @@ def _parts(expr: sp.Expr) -> tuple[type[sp.Expr], sp.Expr, sp.Expr, sp.Expr] | N
     return None if b.has(x) else (type(inner) if exponent is None else sp.exp, a, b, c)
 
 
-def _is_power(expr: sp.Expr) -> bool:
-    """Whether f is a x + c or a x² + c."""
-    return bool(expr.is_polynomial(x)) and {n for (n,), _ in sp.Poly(expr, x).terms() if n} in ({1}, {2})
-
-
 def why_not(derivation: Derivation) -> str | None:
     """Why this strategy cannot handle f, or None."""
     pieces = tuple(derivation.pieces)
-    plain = not derivation.rule.parameters and derivation.mean is not None and len(pieces) == 1
-    if plain and (_is_power(pieces[0].expr) or _parts(pieces[0].expr) is not None):
-        return None
+    if not derivation.rule.parameters and derivation.mean is not None and len(pieces) == 1:
+        f = pieces[0].expr
+        powers = {n for (n,), _ in sp.Poly(f, x).terms() if n} if f.is_polynomial(x) else set()
+        if powers in ({1}, {2}) or _parts(f) is not None:
+            return None
     return "expected x, x², exp(b x), sin(b x) or cos(b x), times and plus constants, without parameters"
 
 
@@ -100,13 +97,11 @@ class RelativeMeasure(Tolerance):
     """
 
     def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """What is allowed."""
         if output == "mean":
             return MEAN * np.maximum(1.0, np.abs(exact))
         return (VARIANCE if output == "var" else PARTIAL) * np.abs(exact)
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         return {
             "mean": f"{MEAN:g}*max(1, |m|)",
             "var": f"{VARIANCE:g}*V",
@@ -156,7 +151,6 @@ class Edge:
     exponents: tuple[tuple[float, float], ...] = ()
 
     def inside(self, mean: F64, var: F64) -> Bools:
-        """Whether outputs and partials are certainly numbers."""
         return self.rate * np.abs(mean) <= TURNED
 
     @property
@@ -176,10 +170,7 @@ class Edge:
 class Writer:
     """Writes to one graph; its fits are those that were asked for.
 
-    Args:
-        graph: to write to.
-        float64: whether for the PyTorch form.
-        edge: beyond which the variance is NaN, and with it all that is written.
+    Beyond ``edge`` the variance is NaN, and with it all that is written.
     """
 
     def __init__(self, graph: Graph, float64: bool, edge: Edge) -> None:

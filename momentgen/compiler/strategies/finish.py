@@ -27,9 +27,10 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.ir.graph import Graph, equal, select, sqrt
+from momentgen.compiler.ir.kit import clamped
 from momentgen.compiler.ir.stable import OUTPUTS, Edge, Stable
 from momentgen.compiler.measure.moments import Inside
-from momentgen.compiler.strategies.settled import Settled
+from momentgen.compiler.strategies.tolerance import Parametric
 from momentgen.compiler.toolchain.arrays import F64, Bools
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.rule.symbols import x
@@ -55,18 +56,19 @@ class DomainEdge:
         return " or ".join([*said, *([own] if own else [])])
 
     def inside(self, mean: F64, var: F64) -> Bools:
-        """Whether they are certainly numbers."""
         within = (np.abs(mean) <= self.mean) & (var <= self.var)
         return within if self.own is None else within & self.own.inside(mean, var)
 
 
 def restricted(stable: Stable, most: Mapping[str, float]) -> Stable:
-    """The variant on a domain alone: its graphs give NaN beyond, and nothing is asked of it there.
+    """Restrict a variant to a domain: beyond it the graphs give NaN, and errors do not count.
 
     Args:
         stable: a variant of one random input; its graphs are changed in place.
         most: ``mean`` -> the largest |mean|, ``var`` -> the largest variance; either may be missing.
     """
+    if not most:
+        return stable
     mean, var = (float(np.float32(most.get(name, math.inf))) for name in ("mean", "var"))
     own = stable.edge
     if isinstance(own, DomainEdge):
@@ -75,7 +77,8 @@ def restricted(stable: Stable, most: Mapping[str, float]) -> Stable:
     graphs = (stable.forward, stable.partials, stable.forward64, stable.partials64)
     for graph in {id(graph): graph for graph in graphs}.values():
         _end(graph, edge)
-    said = {name: f"{_LEAST[name]} <= {edge_of:g}" for name, edge_of in _limits(edge).items()}
+    ends = {"mean": edge.mean, "var": edge.var}
+    said = {name: f"{_LEAST[name]} <= {end:g}" for name, end in ends.items() if end < math.inf}
     return replace(
         stable,
         measure=Inside(stable.measure, edge),
@@ -87,10 +90,6 @@ def restricted(stable: Stable, most: Mapping[str, float]) -> Stable:
 
 
 _LEAST = {"mean": "0 or 2^-126 <= |mean|", "var": "0 or 2^-127 <= var"}
-
-
-def _limits(edge: DomainEdge) -> dict[str, float]:
-    return {name: most for name, most in (("mean", edge.mean), ("var", edge.var)) if most < math.inf}
 
 
 def _held(name: str, span: tuple[float, float], edge: DomainEdge) -> tuple[float, float]:
@@ -119,8 +118,8 @@ def _end(graph: Graph, edge: DomainEdge) -> None:
 
 def saturated(derivation: Derivation, stable: Stable) -> Stable:
     """``stable``, its outputs numbers for every finite input; untouched where f is nowhere steeper than x."""
-    settled = Settled.of(derivation.rule)
-    sides = [line for at in stable.settings for line in (settled.at(at).left, settled.at(at).right)]
+    function = Parametric.of(derivation.rule)
+    sides = [line for at in stable.settings for line in (function.at(at).left, function.at(at).right)]
     if any(line is not None and abs(line.slope) > 1 for line in sides):
         _hold(stable.forward, LARGEST)
         if stable.forward64 is not stable.forward:
@@ -132,9 +131,7 @@ def _hold(graph: Graph, largest: float) -> None:
     """Write on: outputs are at most ``largest`` in size."""
     for name in OUTPUTS:
         value = graph.result(name)
-        if name != "var":
-            value = select(value < -largest, -largest, value)
-        graph.output(name, select(value > largest, largest, value))
+        graph.output(name, select(value > largest, largest, value) if name == "var" else clamped(value, largest))
 
 
 def with_jumps(stable: Stable, derivation: Derivation) -> Stable:

@@ -16,6 +16,7 @@ v/h² below 2^-127 is beyond what bounds are certified for; the measure says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,16 +30,17 @@ from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Graph, Node, Real, first_word, madd, second_word, select
 from momentgen.compiler.ir.kit import largest, parameter_node
-from momentgen.compiler.ir.stable import PARTIALS, ErrorMeasure, Stable, Truth, settings_of
+from momentgen.compiler.ir.stable import PARTIALS, ErrorMeasure, Stable, Truth, at_setting, settings_of
 from momentgen.compiler.measure.moments import MEAN, MomentsMeasure, Tolerance, of_activation, steep
-from momentgen.compiler.strategies.settled import Settled, SettledMeasure, SettledTruth, closed_form_truth
 from momentgen.compiler.strategies.surfaces.surface import decay, lines_of
+from momentgen.compiler.strategies.tolerance import Parametric, ParametricMeasure, ParametricTruth, closed_form_truth
 from momentgen.compiler.toolchain.arrays import F32, F64, Bools
 from momentgen.errors import BuildError
 from momentgen.rule import Rescaled, Rule
 
 _HUGE_VAR, _HUGE_MEAN, _LEAST_VAR = 100, 110, -60  # binary exponents: far out, and what may not be scaled down
 _STEP = 16
+_NAMES = ("centre", "width", "scale", "offset")
 #: output -> powers of A and of 1/h in it
 _POWERS = {
     "mean": (1, 0),
@@ -60,10 +62,9 @@ class Units:
     offset: float
 
     @staticmethod
-    def at(settled: Settled, rescaled: Rescaled, setting: Mapping[str, float]) -> Units:
+    def at(function: Parametric, rescaled: Rescaled, setting: Mapping[str, float]) -> Units:
         """The units of a rule at a setting of its parameters."""
-        names = ("centre", "width", "scale", "offset")
-        return Units(*(settled.number(getattr(rescaled, name), setting) for name in names))
+        return Units(*(function.number(getattr(rescaled, name), setting) for name in _NAMES))
 
     def of(self, output: str) -> float:
         """What one unit of the base's output is in f's."""
@@ -76,19 +77,16 @@ class RescaledMeasure(Tolerance):
     """The base's tolerance in f's units, at one setting; the mean's rounding is relative to the mean of f."""
 
     with_slopes = True
-    base: MomentsMeasure | SettledMeasure
-    settled: Settled
+    base: MomentsMeasure | ParametricMeasure
+    function: Parametric
     rescaled: Rescaled
     units: Units
 
     def at(self, setting: Mapping[str, float]) -> RescaledMeasure:
-        """The measure at ``setting``."""
-        at = getattr(self.base, "at", None)
-        units = Units.at(self.settled, self.rescaled, setting)
-        return replace(self, base=self.base if at is None else at(setting), units=units)
+        units = Units.at(self.function, self.rescaled, setting)
+        return replace(self, base=at_setting(self.base, setting), units=units)
 
     def limit(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """What is allowed."""
         units = self.units
         own = (exact - (units.offset if output == "mean" else 0.0)) / units.of(output)
         limit = units.of(output) * self.base.allowed(
@@ -101,9 +99,8 @@ class RescaledMeasure(Tolerance):
         return np.asarray(var >= 2.0**-127 * self.units.width**2)
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         units, rescaled, base = self.units, self.rescaled, self.base
-        found = base.measure if isinstance(base, SettledMeasure) else base
+        found = base.measure if isinstance(base, ParametricMeasure) else base
         shape = found.shape()
         shape["L"] = shape["L"] * units.of("dmean_dmu")
         shape["range"] = shape["range"] * units.scale
@@ -129,11 +126,11 @@ class RescaledTruth:
     """
 
     base: Any
-    settled: Settled
+    function: Parametric
     rescaled: Rescaled
 
     def __call__(self, mean: F32, var: F32, params: Mapping[str, float]) -> dict[str, F64]:
-        units = Units.at(self.settled, self.rescaled, params)
+        units = Units.at(self.function, self.rescaled, params)
         at = (mean.astype(np.float64) - units.centre) / units.width, var.astype(np.float64) / units.width**2
         values = self.base(*at, params)
         found = {name: units.of(name) * np.asarray(value, np.float64) for name, value in values.items()}
@@ -215,12 +212,8 @@ class _Copy:
             back = self.back(name)
             level = self.level() if name == "mean" and back else g.const(0)
             value = value - level
-            for part in (*[self.scale] * a, *[per] * h):
-                factor = factor * part
-            value = factor * value
-            for part in back:
-                value = value * part
-            value = madd(factor, level, value)
+            factor = math.prod((*[self.scale] * a, *[per] * h), start=factor)
+            value = madd(factor, level, math.prod(back, start=factor * value))
             if name == "var" and left == right != 0:  # a little above v, by the error of a polynomial
                 value = select(value > largest(self.scaled), largest(self.scaled), value)
             g.output(name, value + self.offset if name == "mean" else value)
@@ -257,30 +250,30 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
     rule, rescaled = derivation.rule, derivation.units
     if rescaled is None:
         raise BuildError(rule.name, "strategies", "expected an f in other units", rule.f)
-    if base.scalars_source or not isinstance(base.measure, MomentsMeasure | SettledMeasure):
+    if base.scalars_source or not isinstance(base.measure, MomentsMeasure | ParametricMeasure):
         cause = f"f is {rescaled.of} in other units, which the strategy of that does not take"
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    settled, own = Settled.of(rule), Settled.of(rule, rescaled.of)
+    function, own = Parametric.of(rule), Parametric.of(rule, rescaled.of)
     g = own.at({})
 
     def copy(graph: Graph, scaled: bool) -> Graph:
         return _Copy(graph, rule, rescaled, g, scaled=scaled).write()
 
-    units = Units.at(settled, rescaled, {})
-    measure: ErrorMeasure = RescaledMeasure(base.measure, settled, rescaled, units)
+    units = Units.at(function, rescaled, {})
+    measure: ErrorMeasure = RescaledMeasure(base.measure, function, rescaled, units)
     truth: Truth
     rigorous: Truth | None
     if isinstance(base.truth, ClosedFormTruth) or (derivation.is_piecewise_polynomial and g.jumps):
         # Beside tiny variances a jump shows from further away than quadrature reaches.
         truth, rigorous = closed_form_truth(derivation), None
     elif derivation.is_piecewise_polynomial:
-        truth, rigorous = SettledTruth(settled), SettledTruth(settled, by_balls=True)
+        truth, rigorous = ParametricTruth(function), ParametricTruth(function, by_balls=True)
     else:
-        truth = RescaledTruth(base.truth, settled, rescaled)
-        rigorous = None if base.rigorous is None else RescaledTruth(base.rigorous, settled, rescaled)
+        truth = RescaledTruth(base.truth, function, rescaled)
+        rigorous = None if base.rigorous is None else RescaledTruth(base.rigorous, function, rescaled)
 
     def places(setting: Mapping[str, float]) -> tuple[float, ...]:
-        here = Units.at(settled, rescaled, setting)
+        here = Units.at(function, rescaled, setting)
         return tuple(here.centre + here.width * kink for kink in own.at(setting).kinks)
 
     low, high = base.box["mu"]
@@ -295,13 +288,9 @@ def rescaled_variant(derivation: Derivation, base: Stable) -> Stable:
         measure=measure,
         settings=settings_of(rule),
         box={**base.box, "mu": (units.centre + units.width * low, units.centre + units.width * high)},
-        unit_at=lambda setting: Units.at(settled, rescaled, setting).scale,
+        unit_at=lambda setting: Units.at(function, rescaled, setting).scale,
         places=places,
         domain={"var": f"0 or 2^-127 max(1, ({rescaled.width})^2) <= var < 2^128"} if rescaled.width != 1 else {},
-        facts={**base.facts, "base": str(rescaled.of), "rescaled": _shown(rescaled)},
+        facts={**base.facts, "base": str(rescaled.of), "rescaled": {n: str(getattr(rescaled, n)) for n in _NAMES}},
         doc=f"{rescaled.of} in other units: {base.doc}",
     )
-
-
-def _shown(rescaled: Rescaled) -> dict[str, str]:
-    return {name: str(getattr(rescaled, name)) for name in ("centre", "width", "scale", "offset")}

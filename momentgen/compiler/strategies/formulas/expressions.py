@@ -280,7 +280,4 @@ class MagnitudeTranslator(Translator):
 
     def sum(self, terms: Iterable[sp.Expr]) -> Real:
         """Sum of magnitudes."""
-        total = self.g.const(0)
-        for term in _ordered(terms):
-            total = total + abs(self.node(term))
-        return total
+        return sum((abs(self.node(term)) for term in _ordered(terms)), start=self.g.const(0))

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import mpmath
 import numpy as np
 import sympy as sp
 
 from momentgen.compiler.derive import Derivation
-from momentgen.compiler.derive.forms import output_forms
 from momentgen.compiler.derive.rewrite import Written, write
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.fit import Polynomial
@@ -85,13 +83,9 @@ _OF_MEAN = ("mean", "dmean_dmu", "dmean_dvar")
 
 @dataclass(frozen=True)
 class _Graphs:
-    """Writes the graphs of a variant.
+    """Writes the graphs of a variant, whose mean may be the exact one of a derivation.
 
-    Attributes:
-        written: the outputs.
-        rule: whose variant it is.
-        exact: where the mean is the exact one, the derivation that gives it.
-        floor: what is set to 0 where it is negative: nothing, ``var``, or ``partials`` of it too.
+    ``floor`` is what is set to 0 where it is negative: nothing, ``var``, or ``partials`` of it too.
     """
 
     written: Written
@@ -104,7 +98,9 @@ class _Graphs:
         graph = Graph(("mean", "var"), tuple(p.name for p in self.rule.parameters))
         fits: tuple[Polynomial, ...] = ()
         if self.exact is not None:
-            graph, fits = self._exact(self.exact, precision, tuple(name for name in names if name in _OF_MEAN))
+            forms, defaults, traits = kink.written_from(self.exact)
+            of_mean = tuple(name for name in names if name in _OF_MEAN)
+            graph, fits = kink_graph.build_graph(forms, defaults, precision, of_mean, traits)
         translator = Translator(FunctionWriter(graph, precision), self.written.named)
         given = {name: graph.result(name) for name in graph.outputs}
         graph.outputs.clear()
@@ -114,14 +110,6 @@ class _Graphs:
             else:
                 graph.output(name, translator.f.like_inputs(self._floored(translator, name)))
         return graph, tuple(dict.fromkeys((*fits, *translator.f.fits)))
-
-    def _exact(
-        self, derivation: Derivation, precision: Precision, names: tuple[str, ...]
-    ) -> tuple[Graph, tuple[Polynomial, ...]]:
-        forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
-        defaults = {p.name: mpmath.mpf(p.default) for p in self.rule.parameters}
-        settings = [{name: mpmath.mpf(value) for name, value in at.items()} for at in settings_of(self.rule)]
-        return kink_graph.build_graph(forms, defaults, precision, names, kink_graph.Traits.of(forms, settings))
 
     def _floored(self, translator: Translator, name: str) -> Real:
         node = self._output(translator, name)

@@ -13,6 +13,7 @@ and exp(g)·Phi(z) with its exponents combined, exp(g - z²/2)·Ĵ_0(-z), does n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,12 +39,7 @@ class Value:
 
 
 class FunctionWriter:
-    """Writes the shared values and special functions of one graph.
-
-    Args:
-        graph: with inputs ``mean`` and ``var``.
-        precision: float32 or float64, and how close the fits must be.
-    """
+    """Writes the shared values and special functions of one graph, with inputs ``mean`` and ``var``."""
 
     def __init__(self, graph: Graph, precision: Precision) -> None:
         self.g, self.precision = graph, precision
@@ -69,7 +65,6 @@ class FunctionWriter:
 
     @cached_property
     def sigma(self) -> Real:
-        """sigma."""
         return select(self._degenerate, 0, self._root * self._scaling[1])
 
     @cached_property
@@ -98,10 +93,7 @@ class FunctionWriter:
     # --- values ------------------------------------------------------------------
     def apply(self, value: Value) -> Real:
         """One number: the factors multiplied in."""
-        node = value.mantissa
-        for factor in value.factors:
-            node = node * factor
-        return node
+        return math.prod(value.factors, start=value.mantissa)
 
     def times(self, x: Value, y: Value) -> Value:
         """The product, its powers of two still apart."""

@@ -18,12 +18,12 @@ from sympy.printing.pycode import MpmathPrinter
 from momentgen import sign_change
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.derive.forms import OutputForm, Side, T, output_forms
-from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.ir.graph import Graph, equal, select
 from momentgen.compiler.ir.kit import FLOAT64, Precision, within
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, settings_of
 from momentgen.compiler.measure.ulp import in_ulp
 from momentgen.compiler.strategies.homogeneous.kink_graph import Traits, build_graph
+from momentgen.compiler.strategies.tolerance import closed_form_truth
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
@@ -84,17 +84,20 @@ def why_not(derivation: Derivation) -> str | None:
     return None if fits else "expected polynomials of one degree on either side of a kink at 0"
 
 
+def written_from(derivation: Derivation) -> tuple[dict[str, OutputForm], dict[str, Any], Traits]:
+    """The outputs' forms, the parameters' defaults as exact numbers, and what f does at its settings."""
+    forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
+    defaults = {p.name: mpmath.mpf(p.default) for p in derivation.rule.parameters}
+    settings = [{name: mpmath.mpf(value) for name, value in at.items()} for at in settings_of(derivation.rule)]
+    return forms, defaults, Traits.of(forms, settings)
+
+
 def stable_variants(derivation: Derivation) -> list[Stable]:
     """The variants of a homogeneous one-kink rule that its accuracy asks for, in ulp."""
     rule = derivation.rule
-    forms = output_forms(derivation.mean, derivation.second, int(sp.sympify(derivation.degree)))
-    defaults = {p.name: mpmath.mpf(p.default) for p in rule.parameters}
-    truth = ClosedFormTruth(
-        {"mean": derivation.mean, "var": derivation.var, **derivation.partials}, tuple(p.name for p in rule.parameters)
-    )
+    forms, defaults, traits = written_from(derivation)
+    truth = closed_form_truth(derivation)
     scalars: SignScalars | None = None
-    settings = [{k: mpmath.mpf(w) for k, w in at.items()} for at in settings_of(rule)]
-    traits = Traits.of(forms, settings)
     if traits.left or traits.right:
         names = tuple(defaults)
         sides = [forms["mean"].minus, *([forms["mean"].plus] if traits.right else [])]

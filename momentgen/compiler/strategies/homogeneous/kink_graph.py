@@ -21,6 +21,7 @@ things keep what float32 holds:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,16 @@ from momentgen.compiler.ir.graph import (
     square_difference,
     times_exp_mantissa,
 )
-from momentgen.compiler.ir.kit import Precision, close_mills_ratio, largest, like, parameter_node, scaling, within
+from momentgen.compiler.ir.kit import (
+    Precision,
+    clamped,
+    close_mills_ratio,
+    largest,
+    like,
+    parameter_node,
+    scaling,
+    within,
+)
 from momentgen.compiler.ir.stable import OUTPUTS
 from momentgen.compiler.toolchain.float32 import LARGEST
 from momentgen.errors import BuildError
@@ -167,19 +177,13 @@ class Writer:
             return times_exp_mantissa(value, self.exponent)
         return value * self.e  # one exp for all outputs
 
-    def plain_density(self) -> Real:
-        """E with its exponent, flushed to zero where it is negligible beside 1."""
-        return self.e * self.whole()
-
     def factors(self) -> list[Real]:
         count = self.precision.factors
         return [exp_factor(self.exponent, i, count) for i in range(count)] if self.precision.scaled else []
 
     def times_factors(self, value: Real) -> Real:
         """value·2^n, factor after factor."""
-        for factor in self.factors():
-            value = value * factor
-        return value
+        return math.prod(self.factors(), start=value)
 
     def whole(self) -> Real:
         """The product of the factors."""
@@ -201,9 +205,7 @@ class Writer:
         return within(value, LARGEST)
 
     def output(self, form: OutputForm, params: Mapping[str, Any]) -> Real:
-        parity = form.parity
-        one_sided = parity is not None
-        sides = (form.plus,) if one_sided else (form.plus, form.minus)
+        parity, sides = form.parity, form.sides
         if parity is not None and (rest := without_t(form.plus)) is not None:
             z = self.times_exponential(self.combination(rest))
             main = self.powers(form.power, 1, z, self.factors())
@@ -257,14 +259,11 @@ class Writer:
                 value = t * value
             t = self.t
         half = len(factors) // 2
-        for factor in factors[:half]:
-            value = value * factor
+        value = math.prod(factors[:half], start=value)
         while power:
             value = (self.v if power > 1 else self.sigma if power > 0 else inverse) * value
             power -= 2 if power > 1 else 1 if power > 0 else -1
-        for factor in factors[half:]:
-            value = value * factor
-        return value * down
+        return math.prod(factors[half:], start=value) * down
 
     def roomy(self, power: int) -> tuple[Real, Real]:
         """t times 2^32, and 2^-32: a t of the size of the smallest normal number has no room for a second word.
@@ -285,9 +284,14 @@ class Writer:
         sums = []
         for side in sides:
             product = self.product(side)
-            start = product if product.constant == 0 else self.plain_density() * product
+            # E with its exponent, flushed to zero where it is negligible beside 1
+            start = product if product.constant == 0 else self.e * self.whole() * product
             sums.append(self.combination(side.first, start))
-        return sums[0] if len(sums) == 1 else select(self.negative, sums[1], sums[0])
+        return self.on_side(sums)
+
+    def on_side(self, values: Sequence[Real]) -> Real:
+        """Of the values right and left of the kink, that of mu's side; one stands for both."""
+        return values[0] if len(values) == 1 else select(self.negative, values[1], values[0])
 
     def assemble(self, form: OutputForm, sides: tuple[Side, ...], z: Real) -> Real:
         """sigma^p·(C0 + z·2^n).
@@ -310,7 +314,7 @@ class Writer:
             values, unit = [self.expression(sp.cancel(e / T)) for e in plains], self.size
         else:
             raise BuildError("", "strategies", f"{form.name}: a leading term of this degree is not supported", plains)
-        plain = values[0] if len(values) == 1 else select(self.negative, values[1], values[0])
+        plain = self.on_side(values)
         if lean:
             return madd(self.scale(p), z, plain * unit)
         if p == 2 and self.roomy_variance:
@@ -323,8 +327,7 @@ class Writer:
         huge = mpmath.mpf(2) ** 40 < self.v
         wide = huge & (self.t < 4)  # further out 2^n makes the result smaller than 2^-4 leaves room for
         down = select(wide, 1 / _SPARE, one)
-        leads = [self.lead(power, plain, down) for plain in plains]
-        lead = leads[0] if len(leads) == 1 else select(self.negative, leads[1], leads[0])
+        lead = self.on_side([self.lead(power, plain, down) for plain in plains])
         count = power // 2
         scaled = self.v * select(huge, mpmath.ldexp(1, -_SCALE), one)
         steps = [scaled] * count + [self.sigma] * (power % 2)
@@ -355,26 +358,18 @@ class Writer:
             first, last = down, self.expression(number)
             if abs(number) > 1:  # last it would magnify the rounding of small products, first let large ones overflow
                 first, last = select(large, down, last), select(large, last, 1)
-            value = steps[0] * first
-            for step in steps[1:]:
-                value = value * step
-            total = total + last * value
+            total = total + last * math.prod(steps[1:], start=steps[0] * first)
         return total
 
     def saturated(self, value: Real, *, output: bool) -> Real:
         """``value``, and the largest number of its sign where that overflows; an output is NaN where an input is."""
-        top = largest(self.precision.scaled)
-        value = select(value < -top, -top, value)
-        value = select(top < value, top, value)
+        value = clamped(value, largest(self.precision.scaled))
         return like(value, self.s, self.mu) if output else value
 
     def power(self, power: int) -> Real:
-        """sigma^power."""
-        total = self.g.const(1)
         inverse = self.capped if power <= -2 else self.inverse
-        for step in [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [inverse] * -power:
-            total = total * step
-        return total
+        steps = [self.v] * (power // 2) + [self.sigma] * (power % 2) if power > 0 else [inverse] * -power
+        return math.prod(steps, start=self.g.const(1))
 
     def scale(self, power: int) -> Real:
         """sigma^power·2^n: exact, or below the normal range, and then so is its product with any |z| <= 1."""
@@ -384,9 +379,7 @@ class Writer:
         """z·sigma^power·2^n, in an order in which nothing overflows on the way."""
         factors = self.factors()
         if power > 0:  # |z| <= 1, so z·sigma^power cannot overflow; the factors would make z subnormal
-            for step in [self.v] * (power // 2) + [self.sigma] * (power % 2):
-                z = z * step
-            return self.times_factors(z)
+            return self.times_factors(math.prod([self.v] * (power // 2) + [self.sigma] * (power % 2), start=z))
         inverse = self.capped if power <= -2 else self.inverse
         for i in range(max(-power, len(factors))):
             if i < -power:
@@ -439,19 +432,14 @@ def build_graph(
     Args:
         forms: from :func:`momentgen.compiler.derive.forms.output_forms`.
         parameters: the rule's parameters and a representative value of each (its default), for conditioning.
-        precision: float32 or float64, and how close the fits must be.
-        outputs: which of the six outputs, in the order of the signature.
+        outputs: which of the six, in the order of the signature.
         traits: what f does; float64 does without.
     """
     derived = sign_change.NAMES if precision.scaled and (traits.left or traits.right) else ()
     graph = Graph(("mean", "var"), (*parameters, *derived))
     writer = Writer(graph, precision, forms["mean"].power)
-    orders: set[int] = set()
-    for name in outputs:
-        sides = (forms[name].plus,) if forms[name].parity is not None else (forms[name].plus, forms[name].minus)
-        for side in sides:
-            orders |= {*side.first, *side.left, *side.right}
-    writer.need(orders)
+    sides = [side for name in outputs for side in forms[name].sides]
+    writer.need({order for side in sides for order in (*side.first, *side.left, *side.right)})
     steep = traits.steep and precision.scaled
     for name in outputs:
         value = writer.steep_variance(forms[name], parameters) if steep and name == "var" else None

@@ -27,6 +27,7 @@ Partials: with p_i = (v_i - c)/theta², y = p_+ (t + g) J_0 - p_- J_1 (1 - E J_0
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import sys
 from collections.abc import Mapping
@@ -40,7 +41,17 @@ from momentgen.compiler.derive import Derivation, JointDerivation
 from momentgen.compiler.exact import ClosedFormTruth
 from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.ir.graph import Graph, Real, equal, exp_factor, exp_mantissa, madd, select, sqrt
-from momentgen.compiler.ir.kit import FLOAT64, SCALE, SLACK, Precision, mills_ratio, parameter_node, plus, scaling
+from momentgen.compiler.ir.kit import (
+    FLOAT64,
+    SCALE,
+    SLACK,
+    Precision,
+    clamped,
+    mills_ratio,
+    parameter_node,
+    plus,
+    scaling,
+)
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
 from momentgen.compiler.measure.ulp import TermsUlp
 from momentgen.compiler.toolchain.float32 import LARGEST
@@ -50,13 +61,7 @@ from momentgen.rule.symbols import x1, x2
 
 
 def polynomial_graph(derivation: Derivation | JointDerivation, outputs: tuple[str, ...], largest: float) -> Graph:
-    """The graph of the named outputs.
-
-    Args:
-        derivation: of the rule.
-        outputs: names, as :attr:`~momentgen.compiler.ir.stable.Stable.outputs` has them.
-        largest: the largest number of the dtype, which stands for all beyond it.
-    """
+    """The graph of the named outputs; ``largest`` is the dtype's largest number, which stands for all beyond it."""
     writer = _Polynomials(derivation)
     for name in outputs:
         node = writer.saturated(writer.output(name), largest, positive=name == "var")
@@ -68,10 +73,7 @@ def polynomial_sizes(derivation: JointDerivation, outputs: tuple[str, ...]) -> G
     """For every output the sum of the magnitudes of its terms."""
     writer = _Polynomials(derivation)
     for name in outputs:
-        total = writer.g.const(0)
-        for term in writer.terms(name):
-            total = total + abs(term)
-        writer.g.output(name, total)
+        writer.g.output(name, sum(map(abs, writer.terms(name)), start=writer.g.const(0)))
     return writer.g
 
 
@@ -114,20 +116,13 @@ class _Polynomials:
         return node
 
     def output(self, name: str) -> Real:
-        total = self.g.const(0)
-        for node in self.terms(name):
-            total = plus(total, node)
-        return total
+        return functools.reduce(plus, self.terms(name), self.g.const(0))
 
     def saturated(self, node: Real, largest: float, *, positive: bool) -> Real:
         """The node, at most ``largest`` in size; a gradient of 0 times infinity would be NaN."""
-        g = self.g
         if node.node.kind not in ("mul", "madd", "add", "sub"):
             return node
-        most, least = g.const(largest), g.const(-largest)
-        if not positive:
-            node = select(node < least, least, node)
-        return select(most < node, most, node)
+        return select(node > largest, largest, node) if positive else clamped(node, largest)
 
     def like_inputs(self, value: Real) -> Real:
         """``value``, but NaN where a variance is negative or NaN, or an input that it lacks is NaN."""
@@ -142,13 +137,7 @@ class _Polynomials:
 def maximum_graph(
     precision: Precision, outputs: tuple[str, ...], *, covariance: bool
 ) -> tuple[Graph, tuple[Polynomial, ...]]:
-    """The graph of the named outputs, and what was fitted for it.
-
-    Args:
-        precision: float32 or float64, and how close the fit must be.
-        outputs: names, as :attr:`~momentgen.compiler.strategies.Stable.outputs` has them.
-        covariance: whether the inputs are dependent.
-    """
+    """The graph of the named outputs, of dependent inputs where there is a ``covariance``, and what was fitted."""
     writer = _Maximum(precision, covariance)
     for name in outputs:
         writer.g.output(name, writer.outputs[name]())
@@ -243,10 +232,7 @@ class _Maximum:
         bottom = 1 / madd(t, t, 1)
         j1 = (madd(-t, double, one) * bottom).named("J_1/sqrt(2 pi)")
         self.j = j = {-1: one, 0: madd(t, j1, double).named("Mills ratio/sqrt(2 pi)"), 1: j1, 2: j2}
-        whole = g.const(1)
-        for factor in self.factors:
-            whole = whole * factor
-        self.plain = self.e * whole
+        self.plain = self.e * math.prod(self.factors, start=g.const(1))
         self.excess = (self.plain * j[1]).named("g = E (Z - t)_+")
         self.upper = self.plain * j[0]
         self.reach_over = self.t + self.excess  # E (Z + t)_+
@@ -254,9 +240,7 @@ class _Maximum:
     # --- helpers -------------------------------------------------------------------
     def last(self, node: Real, factors: list[Real], *first: Real) -> Real:
         """node·first..., the powers of two last."""
-        for factor in (*first, *factors):
-            node = node * factor
-        return node
+        return math.prod((*first, *factors), start=node)
 
     def minus(self, a: Real, b: Real) -> Real:
         """a - b, or a + b where sizes are asked for."""
@@ -318,9 +302,7 @@ class _Maximum:
     def mean_by_variance(self, factor: float) -> Real:
         node = self.e * (self.j[-1] * factor)
         half = len(self.factors) // 2
-        for step in (*self.factors[:half], self.inverse, *self.factors[half:]):
-            node = node * step
-        return self.sized(node)
+        return self.sized(math.prod((*self.factors[:half], self.inverse, *self.factors[half:]), start=node))
 
     def var_by_mean(self, i: int) -> Real:
         node = self.last(self.e * 2 * self.y(), self.factors, self.theta)
@@ -361,11 +343,9 @@ def stabilise_joint(derivation: JointDerivation) -> tuple[Stable, ...]:
     if rule.variants:
         cause = "a rule of two inputs, or with a noise, has the exact variant alone"
         raise BuildError(rule.name, "strategies", cause, rule.f)
-    if derivation.kinked:
-        return (_maximum(derivation),)
-    if rule.covariance:
+    if rule.covariance and not derivation.kinked:
         raise BuildError(rule.name, "strategies", "a polynomial rule has independent inputs", rule.f)
-    return (_polynomial(derivation),)
+    return ((_maximum if derivation.kinked else _polynomial)(derivation),)
 
 
 def _outputs(derivation: JointDerivation) -> dict[str, sp.Expr]:

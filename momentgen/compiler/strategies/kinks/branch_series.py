@@ -187,7 +187,6 @@ class BranchSeries:
         return row
 
     def waves(self, a: Row) -> tuple[Row, Row]:
-        """sin a and cos a."""
         sine, cosine = sine_and_cosine(self.precision.fit, a[0], self.fits)
         one, two = [sine], [cosine]
         for n in range(1, self.count):

@@ -23,7 +23,7 @@ nothing cancels where f has no kink, b = c, and the partial is of the order v.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -33,13 +33,7 @@ import sympy as sp
 
 from momentgen.compiler.derive import Derivation
 from momentgen.compiler.fit import Polynomial
-from momentgen.compiler.ir.graph import (
-    Graph,
-    Real,
-    horner,
-    madd,
-    select,
-)
+from momentgen.compiler.ir.graph import Graph, Real, horner, madd, select
 from momentgen.compiler.ir.kit import (
     DENSITY,
     NEAR32,
@@ -57,10 +51,10 @@ from momentgen.compiler.ir.kit import (
     within,
 )
 from momentgen.compiler.ir.stable import OUTPUTS, Stable, settings_of
-from momentgen.compiler.strategies.settled import (
-    Settled,
-    SettledMeasure,
-    SettledTruth,
+from momentgen.compiler.strategies.tolerance import (
+    Parametric,
+    ParametricMeasure,
+    ParametricTruth,
     closed_form_truth,
     exact_variant,
     four_graphs,
@@ -324,18 +318,6 @@ class _Writer:
         return within(value, LARGEST) if self.precision.scaled else value
 
 
-def build_halves(
-    halves: Halves, precision: Precision, outputs: tuple[str, ...]
-) -> tuple[Graph, tuple[Polynomial, ...]]:
-    """The graph of ``OUTPUTS`` or ``PARTIALS``, and the polynomials fitted for it."""
-    graph = Graph(("mean", "var"), halves.params)
-    writer = _Writer(graph, halves, precision)
-    values = writer.outputs() if outputs == OUTPUTS else writer.partials()
-    for name in outputs:
-        graph.output(name, values[name])
-    return graph, tuple(dict.fromkeys(writer.fits))
-
-
 def halves_of(derivation: Derivation) -> Halves | None:
     """f's halves, b x for x > 0 and c (e^x - 1) or c for x < 0; None if it is not made of such."""
     rule, pieces = derivation.rule, tuple(derivation.pieces)
@@ -364,19 +346,26 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     rule, halves = derivation.rule, halves_of(derivation)
     if halves is None:
         return
-    settled = Settled.of(rule)
-    f = settled.at({})
-    graphs, fits = four_graphs(lambda outputs, float64: build_halves(halves, NEAR64 if float64 else FLOAT32, outputs))
+    function = Parametric.of(rule)
+    f = function.at({})
+
+    def build(outputs: tuple[str, ...], float64: bool) -> tuple[Graph, Iterable[Polynomial]]:
+        writer = _Writer(Graph(("mean", "var"), halves.params), halves, NEAR64 if float64 else FLOAT32)
+        for name, value in (writer.outputs() if outputs == OUTPUTS else writer.partials()).items():
+            writer.g.output(name, value)
+        return writer.g, dict.fromkeys(writer.fits)
+
+    graphs, fits = four_graphs(build)
     closed = halves.kind == "constant"
     below = f"; below v = {LOCAL[True][0]:.4g} power series of {LOCAL[True][1]} terms"
     yield exact_variant(
         f,
         graphs,
-        closed_form_truth(derivation) if closed else SettledTruth(settled),
-        SettledMeasure(settled),
-        rigorous=None if closed else SettledTruth(settled, by_balls=True),
+        closed_form_truth(derivation) if closed else ParametricTruth(function),
+        ParametricMeasure(function),
+        rigorous=None if closed else ParametricTruth(function, by_balls=True),
         box={"mu": (-12.0, 12.0), "log2_var": (-40.0, 30.0)},
-        settings=_steepest_second(settings_of(rule), settled, halves),
+        settings=_steepest_second(settings_of(rule), function, halves),
         fits=fits,
         facts={},
         doc="moments of both halves in closed form, by Mills' ratio" + ("" if closed else below),
@@ -384,12 +373,12 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
 
 
 def _steepest_second(
-    settings: tuple[dict[str, float], ...], settled: Settled, halves: Halves
+    settings: tuple[dict[str, float], ...], function: Parametric, halves: Halves
 ) -> tuple[dict[str, float], ...]:
     """The settings, those at which programs are calibrated first: the default, and where the left half weighs most."""
 
     def weight(setting: dict[str, float]) -> float:
-        return -abs(settled.number(halves.left, setting))
+        return -abs(function.number(halves.left, setting))
 
     first, *rest = settings
     return (first, *sorted(rest, key=weight))

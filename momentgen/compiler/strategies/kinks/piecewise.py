@@ -32,14 +32,14 @@ from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.measure.moments import MEAN, PARTIAL, VARIANCE, measure_for
 from momentgen.compiler.strategies.kinks.branch_series import unknown_function
 from momentgen.compiler.strategies.kinks.piecewise_graph import Branches, Far, build_piecewise
-from momentgen.compiler.strategies.settled import exact_variant, largest_errors, unmet
 from momentgen.compiler.strategies.smooth.polynomials import fine_facts, in_words, surface_facts
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, far_out, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import FineWriter
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import SurfaceWriter
-from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface_search import find_by_graph
+from momentgen.compiler.strategies.tolerance import exact_variant, largest_errors, unmet
 from momentgen.errors import BuildError
 from momentgen.rule.symbols import x
 
@@ -71,13 +71,9 @@ def why_not(derivation: Derivation) -> str | None:
 
 
 def _branches(f: Activation, rule_f: sp.Expr, order: int, hold: float) -> Branches:
-    """f's branches and the power series of their differences about the kinks.
+    """f's branches and the power series of their differences about the kinks, whole where they are polynomials.
 
-    Args:
-        f: the activation.
-        rule_f: the same as the rule has it, which decides to what branch a kink belongs.
-        order: of the power series, but those of polynomials, which are whole.
-        hold: |x - centre| beyond which f is taken for its lines.
+    ``rule_f`` decides to what branch a kink belongs; beyond ``hold`` from the centre f is taken for its lines.
     """
     expressions = tuple(p.expr for p in f.pieces)
     count = len(f.kinks)
@@ -161,11 +157,6 @@ def _by_cells(below: Far, cut: float, above: Far) -> Far:
     return write
 
 
-def _by_fine_surfaces(f: Activation, surfaces: FineSurfaces) -> Far:
-    """The same of those for float64."""
-    return lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())
-
-
 @dataclass(frozen=True)
 class _Chosen:
     """What float32 has: v*, the branches below it, what they leave out, and by graph the polynomials above, in cells.
@@ -233,23 +224,15 @@ class _Search:
             for cuts in ((), (_CUT * switch,)) if f.algebraic else ((),):
                 ends = (switch, *cuts, math.inf)
                 try:
-                    cells = tuple(self.surfaces(*cell) for cell in itertools.pairwise(ends))
+                    cells = tuple(
+                        find_by_graph(f, self.truth, _GRAPHS, start=low, stop=high)
+                        for low, high in itertools.pairwise(ends)
+                    )
                     return _Chosen(switch, branches, local, cells)
                 except BuildError as error:
                     tried[-1] = f"v* = {switch:.4g}: {error.cause}"
         cause = f"no switch serves both forms ({'; '.join(dict.fromkeys(tried))})"
         raise BuildError(f.name, "strategies", cause, f.pieces)
-
-    def surfaces(self, start: float, stop: float) -> Mapping[str, Mapping[str, Surface]]:
-        """By graph, the polynomials from one variance to another.
-
-        Raises:
-            BuildError: if there are none.
-        """
-        f, truth, known = self.f, self.truth, Targets()
-        return {
-            name: find_surfaces(f, truth, outputs, known, start=start, stop=stop) for name, outputs in _GRAPHS.items()
-        }
 
     def fine(self, branches: Branches, switch: float) -> tuple[FineSurfaces, float] | None:
         """For float64 the polynomials of the largest v* that both forms serve, and v*; None if there is none.
@@ -274,10 +257,6 @@ class _Search:
         return None
 
 
-def _said(cell: Mapping[str, Mapping[str, Surface]]) -> dict[str, Any]:
-    return {name: surface_facts(found) for name, found in cell.items()}
-
-
 def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     """The variant ``exact``.
 
@@ -297,9 +276,11 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         far = chosen.far(f, name)
         graphs[name], made = build_piecewise(chosen.branches, NEAR32, outputs, switch, far)
         fits += made
-        far = far if surfaces is None else _by_fine_surfaces(f, surfaces)
+        if surfaces is not None:
+            far = lambda g, v, outputs: (FineWriter(g, f, surfaces, v).values(outputs), ())  # noqa: E731
         graphs[f"{name}64"], _ = build_piecewise(more, NEAR64, outputs, above, far)
     in_float64 = f"; in float64 below v = {above:.4g}, and above {in_words(surfaces)}" if surfaces else ""
+    cells = [{name: surface_facts(found) for name, found in cell.items()} for cell in chosen.cells]
     count = sum(surface.fit.terms for cell in chosen.cells for surface in cell["forward"].values())
     wide = max((40.0 if f.algebraic else 12.0) * f.length, 3 * (f.kinks[-1] - f.kinks[0]))
     slow = {"a": (-20.0, 20.0), "log2_var": (-40.0, 40.0)}
@@ -313,7 +294,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
         facts={
             "switch": switch,
             "local_form_leaves_out": float(f"{chosen.local:.3g}"),
-            **dict(zip(("surfaces", "surfaces_farther"), map(_said, chosen.cells), strict=False)),
+            **dict(zip(("surfaces", "surfaces_farther"), cells, strict=False)),
             "switch_float64": above,
             **fine_facts(surfaces),
         },

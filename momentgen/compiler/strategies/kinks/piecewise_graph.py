@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -129,21 +128,16 @@ class PiecewiseWriter:
     @cached_property
     def derivatives(self) -> list[Real]:
         """Those of the branch that mu is on, there."""
-        rows = []
+        rows, (left, right) = [], self.branches.slopes
+        slopes = (left, *[0.0] * (len(self.branches.kinks) - 1), right)  # of the lines where mu is held
         for i, expr in enumerate(self.branches.branches):
             point = self.point(i)
             series = BranchSeries(point, self.branches.order + 1, self.precision, self.fits, self.centre(i))
             first, *rest = series.whole(expr)
             if not expr.is_polynomial(x):
-                first = madd(self._slopes[i], self.mu - point, first)
+                first = madd(slopes[i], self.mu - point, first)
             rows.append([first, *(math.factorial(n) * c for n, c in enumerate(rest, 1))])
         return [self.by_branch(row) for row in zip(*rows, strict=True)]
-
-    @property
-    def _slopes(self) -> tuple[float, ...]:
-        """Per branch, that of the line that it is taken for where mu is held."""
-        left, right = self.branches.slopes
-        return (left, *[0.0] * (len(self.branches.kinks) - 1), right)
 
     def centre(self, index: int) -> float:
         """A float32 number amid a branch; of an outer one its kink."""
@@ -252,12 +246,6 @@ class PiecewiseWriter:
         return self.jump_sum(rows, k, 0)
 
     # --- outputs -----------------------------------------------------------------
-    def local_mean(self) -> Real:
-        return self.p(0) + self.dd(0)
-
-    def weight(self, k: int) -> Any:
-        return mpmath.mpf(1) / math.factorial(k)
-
     def local_variance(self) -> Real:
         two, d0 = self.g.const(2), self.dd(0)
         total = self.ss(0) - d0 * d0
@@ -267,7 +255,7 @@ class PiecewiseWriter:
                 continue
             # v^k/k! P_k (P_k + 2 D_k), the powers of sigma shared out so that none is negative
             inner = madd(self.power(k), p, two * self.dd(k, k))
-            total = madd(self.weight(k) * (self.power(k) * p), inner, total)
+            total = madd((mpmath.mpf(1) / math.factorial(k)) * (self.power(k) * p), inner, total)
         return select(total < 0, 0, total)
 
     def local_partials(self) -> dict[str, Real]:
@@ -277,7 +265,7 @@ class PiecewiseWriter:
         by_v = madd(-d0, self.dd(2), half * self.ss(2))
         for k in range(self.branches.terms, -1, -1):
             p, p1, p2 = self.p(k), self.p(k + 1), self.p(k + 2)
-            w = g.const(self.weight(k))
+            w = g.const(mpmath.mpf(1) / math.factorial(k))
             power = self.power(2 * k)
             # by_v: v^k/k! (P_k+1 (P_k+1 + 2 D_k+1) + P_k P_k+2 + P_k+2 D_k + P_k D_k+2), the last three for k >= 1
             if p1.constant != 0:
@@ -299,15 +287,12 @@ class PiecewiseWriter:
             "dvar_dvar": by_v,
         }
 
-    def local(self, outputs: tuple[str, ...]) -> dict[str, Real]:
-        """The outputs below v*."""
-        if outputs == PARTIALS:
-            return self.local_partials()
-        return {"mean": self.local_mean(), "var": self.local_variance()}
-
     def write(self, outputs: tuple[str, ...]) -> None:
-        """All outputs named."""
-        close = far = self.local(outputs)
+        if outputs == PARTIALS:
+            close = self.local_partials()
+        else:
+            close = {"mean": self.p(0) + self.dd(0), "var": self.local_variance()}
+        far = close
         if self.far is not None:
             far, fits = self.far(self.g, self.wide, outputs)
             self.fits += fits

@@ -154,11 +154,7 @@ class Search:
         return None
 
     def _cheapest(
-        self,
-        choices: Iterable[Iterable[Choice]],
-        share: Shares,
-        rank: Callable[[_Found], float | None],
-        perfect: float,
+        self, choices: Iterable[Iterable[Choice]], share: Shares, rank: Callable[[_Found], float | None], perfect: float
     ) -> tuple[float, int, Choice] | None:
         """The choice of the least rank, and of these of the fewest terms; more nodes than are perfect cost more."""
         tried: list[tuple[float, int, Choice]] = []

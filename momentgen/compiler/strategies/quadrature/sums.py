@@ -92,12 +92,7 @@ def _table(count: int) -> tuple[tuple[float, float], ...]:
 
 
 class Moments:
-    """Writes the outputs, or the partials, of one f.
-
-    Args:
-        f: its pieces.
-        nodes: how sums are taken.
-    """
+    """Writes the outputs, or the partials, of one f as sums over nodes."""
 
     def __init__(self, f: Branches, nodes: Nodes) -> None:
         self.f, self.kinks, self.nodes = f, nodes.kinks, nodes

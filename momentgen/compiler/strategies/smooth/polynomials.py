@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,23 +21,15 @@ from momentgen.compiler.fit import Polynomial
 from momentgen.compiler.function.activation import Activation, analyse
 from momentgen.compiler.ir.graph import Graph, madd, select
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable, Truth
-from momentgen.compiler.measure.moments import (
-    MEAN,
-    USUAL,
-    VARIANCE,
-    Limits,
-    MomentsMeasure,
-    limits_for,
-    measure_for,
-)
-from momentgen.compiler.strategies.settled import exact_variant, unmet
+from momentgen.compiler.measure.moments import MEAN, USUAL, VARIANCE, Limits, MomentsMeasure, limits_for, measure_for
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED
 from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.point import has_point_form
 from momentgen.compiler.strategies.surfaces.surface import Surface
 from momentgen.compiler.strategies.surfaces.surface_graph import build_surface_graph
-from momentgen.compiler.strategies.surfaces.surface_search import Targets, find_surfaces
+from momentgen.compiler.strategies.surfaces.surface_search import find_by_graph
+from momentgen.compiler.strategies.tolerance import exact_variant, unmet
 from momentgen.compiler.toolchain.arrays import F32, F64
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
@@ -45,8 +38,8 @@ from momentgen.rule import Rule
 _ALL = {"forward": OUTPUTS, "partials": PARTIALS}
 _DRAW = {"forward": ("mean",), "partials": ("mean", "dmean_dmu", "dmean_dvar")}
 _MEAN_ALONE = {"forward": ("mean",), "partials": ("dmean_dmu", "dmean_dvar")}
-#: lengths over f's own that frames of a mean alone are tried with: a bump is wider than that
-_WIDER = (1.0, 3.0)
+#: f's lengths in that which frames of a mean alone are tried with next: a bump is wider
+_WIDER = 3.0
 #: the most cells for float64: alone, of a slow f, and beside another grid of cells, whose parts are counted together
 _CELLS, _CELLS_SLOW, _CELLS_BESIDE = 28, 100, 4
 #: what is allowed to polynomials of so few cells
@@ -55,22 +48,9 @@ _FINE_ENOUGH = 0.3  # of the variance's tolerance in float32: what polynomials f
 _POINT = 2.0**-22  # of f(mu) at v = 0, over max(1, |f(mu)|)
 
 
-def why_not(derivation: Derivation) -> str | None:
-    """Why this strategy cannot handle f, or None; it is for smooth f that near a line on either side.
-
-    Raises:
-        BuildError: if f cannot be looked at.
-    """
-    return unmet(derivation, kinks=False, exponentially=False)
-
-
-def why_no_draw(derivation: Derivation) -> str | None:
-    """Why this strategy cannot handle a draw of 0 or 1 with probability f, or None.
-
-    Raises:
-        BuildError: if f cannot be looked at.
-    """
-    return unmet(derivation, kinks=False, exponentially=True, draw=True)
+#: why a strategy cannot handle a smooth f that nears a line on either side, or a draw of 0 or 1 with that probability
+why_not = partial(unmet, kinks=False, exponentially=False)
+why_no_draw = partial(unmet, kinks=False, exponentially=True, draw=True)
 
 
 # --- strategy --------------------------------------------------------------------
@@ -84,10 +64,7 @@ def stable_variants(derivation: Derivation) -> Iterator[Stable]:
     f = analyse(rule.name, derivation.pieces)
     truth, limits = GeneralTruth(f) if f.algebraic else QuadratureTruth(f), limits_for(rule.accuracy)
     fine = find_fine(f, truth, OUTPUTS, _CELLS_SLOW if f.algebraic else _CELLS)
-    surfaces: dict[str, Mapping[str, Surface]] = {}
-    known: Targets = {}
-    for name, outputs in _ALL.items():
-        surfaces[name] = find_surfaces(f, truth, outputs, known, limits)
+    surfaces = find_by_graph(f, truth, _ALL, limits)
     terms = sum(surface.fit.terms for surface in surfaces["forward"].values())
     in_float64 = f"{in_words(fine)}, whose derivatives are the partials" if fine else "no others"
     doc = f"polynomials in mean/w and 1/w, w² = v + c, of {terms} terms in all; in float64 {in_float64}"
@@ -182,20 +159,9 @@ def _mean_surfaces(
     Raises:
         BuildError: if none is within the tolerance.
     """
-    known: Targets = {}
-
-    def found(width: float) -> dict[str, Mapping[str, Surface]]:
-        wide = replace(f, length=width * f.length)
-        surfaces: dict[str, Mapping[str, Surface]] = {}
-        for name, outputs in graphs.items():
-            surfaces[name] = find_surfaces(wide, truth, outputs, known, limits)
-        return surfaces
-
-    *narrow, last = _WIDER
-    for width in narrow:
-        with contextlib.suppress(BuildError):
-            return found(width)
-    return found(last)
+    with contextlib.suppress(BuildError):
+        return find_by_graph(f, truth, graphs, limits)
+    return find_by_graph(replace(f, length=_WIDER * f.length), truth, graphs, limits)
 
 
 def find_fine(

@@ -41,7 +41,7 @@ from momentgen.compiler.strategies.surfaces.surface import (
     smoothed_of,
     steps,
 )
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.arrays import F64, erfc
 
 #: errors of a mean, over its least at a variance where that grows and f nears its lines slowly; of a variance over L² v
 #: or (range/2)²; of partials over their largest value at a variance
@@ -74,10 +74,7 @@ OF_TAILS: Mapping[str, float] = {
     "dvar_dvar": 2e-9,
 }
 #: output -> its derivatives in mu and in v
-PARTIALS_OF: Mapping[str, tuple[str, str]] = {
-    "mean": ("dmean_dmu", "dmean_dvar"),
-    "var": ("dvar_dmu", "dvar_dvar"),
-}
+PARTIALS_OF: Mapping[str, tuple[str, str]] = {"mean": ("dmean_dmu", "dmean_dvar"), "var": ("dvar_dmu", "dvar_dvar")}
 _NEAREST = 1e-15  # the least v over c
 _NOTHING = 1e-3  # of what is allowed: an even or an odd part that is none
 _SAMPLE = (8, 24)  # points of a frame that show whether there is one
@@ -120,7 +117,6 @@ class Cells:
 
     @property
     def count(self) -> int:
-        """How many cells there are."""
         return len(self.rows) * len(self.columns)
 
     def side(self, column: int) -> int:
@@ -239,23 +235,10 @@ class Points:
 
 
 class Output:
-    """One output in one frame.
-
-    Args:
-        f: the activation.
-        frame: its variables.
-        name: ``mean`` or ``var``.
-        exact: f's moments.
-        goals: ``ALLOWED`` or another of its kind.
-    """
+    """One output, ``mean`` or ``var``, in one frame; ``goals`` are ``ALLOWED`` or others of that kind."""
 
     def __init__(
-        self,
-        f: Activation,
-        frame: Frame,
-        name: str,
-        exact: Exact,
-        goals: Mapping[str, float] = ALLOWED,
+        self, f: Activation, frame: Frame, name: str, exact: Exact, goals: Mapping[str, float] = ALLOWED
     ) -> None:
         self.f, self.frame, self.name, self.exact, self.goals = f, frame, name, exact, goals
         rows, columns = _SAMPLE
@@ -338,7 +321,7 @@ class Output:
             a, b, a2, b2 = lines_of(f)
             plain_mu, plain_v = np.where(at.u < 0, a, a2), np.zeros_like(at.u)
             if steps(f):
-                plain_mu = plain_mu - (a2 - a) * np.sign(t) * _tail(np.abs(t))
+                plain_mu = plain_mu - (a2 - a) * np.sign(t) * erfc(np.abs(t) / math.sqrt(2)) / 2
                 plain_v = (a2 - a) * np.exp(-t * t / 2) / math.sqrt(2 * math.pi) / (2 * w)
             if f.algebraic and b != b2:
                 step = (b2 - b) * np.exp(-t * t / 2) / math.sqrt(2 * math.pi) / w
@@ -369,6 +352,3 @@ def growth_of(f: Activation, name: str, frame: Frame) -> str:
 def falls(f: Activation, name: str) -> int:
     """The power of r that P is multiplied by: that which the output falls with, less what is subtracted of it."""
     return decay(f)["mean"] + 1 if slope_share(f, name) else decay(f)[name]
-
-
-_tail = np.vectorize(lambda t: math.erfc(t / math.sqrt(2)) / 2, otypes=[float])

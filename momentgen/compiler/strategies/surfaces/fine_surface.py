@@ -31,7 +31,7 @@ from numpy.polynomial import chebyshev
 
 from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import QuadratureTruth
-from momentgen.compiler.fit.bivariate import Grid, degrees_above, nodes, powers_of, transform, values_over
+from momentgen.compiler.fit.bivariate import Grid, coefficients_of, degrees_above, nodes, powers_of, values_over
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.ir.graph import Patch
 from momentgen.compiler.strategies.surfaces.fine_output import (
@@ -46,7 +46,7 @@ from momentgen.compiler.strategies.surfaces.fine_output import (
     Span,
     to_unit,
 )
-from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, lines_of, steps, turning_of
+from momentgen.compiler.strategies.surfaces.surface import Frame, end_of, last_apart, steps, turning_of
 from momentgen.compiler.toolchain.arrays import F64
 from momentgen.errors import BuildError
 
@@ -118,9 +118,6 @@ def find_fine_surfaces(
     """The polynomials of ``outputs``, mean or variance.
 
     Args:
-        f: the activation.
-        truth: its exact moments.
-        outputs: which of them.
         start: the least v that they serve.
         most: the most cells, but where these are not enough.
         goals: the errors allowed; None: ``ALLOWED``, ``OF_SLOW`` where f nears its lines slowly, or ``OF_TAILS`` where
@@ -179,40 +176,14 @@ def _plans(frame: Frame, outputs: Sequence[Output]) -> list[_Plan]:
     """Ways to cut the plane of a frame, the finest last."""
     folded = all(output.shape.parity is not None for output in outputs)
     if outputs[0].f.algebraic:
-        rows = slow_rows(_SLOW_ROWS[frame.start == 0], frame.slowest)
-        cells = [Cells(rows, x, folded, frame.slowest) for x in _SLOW_X]
-        return [_Plan(frame, each, kept) for kept in [[_ByCell(one) for one in outputs]] for each in cells]
+        rows, by_cell = slow_rows(_SLOW_ROWS[frame.start == 0], frame.slowest), [_ByCell(one) for one in outputs]
+        return [_Plan(frame, Cells(rows, x, folded, frame.slowest), by_cell) for x in _SLOW_X]
     kept = [_OverPlane(one) for one in outputs]
     return [_Plan(frame, Cells(q, x, folded), kept) for q, x in itertools.product(_CUTS_Q, _CUTS_X)]
 
 
-class _OverPlane:
-    """An output's series over all of the plane, for what a cell will take."""
-
-    def __init__(self, output: Output) -> None:
-        self.output, shape = output, output.shape
-        rows, of_square, of_x = _OVER_PLANE
-        grid = Grid(rows, of_x) if shape.parity is None else Grid(rows, of_square, both=False)
-        at = output.points(shape.q_of(grid.z), shape.x_of(grid.y))
-        weight = output.unit(at) * shape.factor(np.ones(1), at.q) / output.allowed(at)[output.name]
-        self.series, self.z, self.weight = grid.series(output.normal(at), weight[:, 0]), grid.z, weight[:, 0]
-        self.known: dict[tuple[Span, Span], tuple[int, ...]] = {}
-
-    def terms(self, y: Span, z: Span) -> tuple[int, ...]:
-        """About how many a cell takes, by power of z."""
-        if (y, z) not in self.known:
-            rows, columns = _IN_CELL
-            of_z, of_y = (_between(*span, nodes(count)) for span, count in ((z, rows), (y, columns)))
-            values = values_over(self.series, of_z, of_y)
-            series = np.einsum("jk,kx->jx", transform(rows), values)
-            series = np.einsum("jx,ix->ji", series, transform(columns))
-            weight = np.interp([*z, *of_z], self.z[::-1], self.weight[::-1]).max()
-            self.known[y, z] = degrees_above(_sizes(series, weight, self.output.shape, y, z), _LIKELY)
-        return self.known[y, z]
-
-
 class _ByCell:
-    """An output of which no one series is of the whole plane: each cell's own, for what it will take."""
+    """An output, and the series that a cell will take: each its own, where no one series is of the whole plane."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -221,17 +192,38 @@ class _ByCell:
     def terms(self, y: Span, z: Span) -> tuple[int, ...]:
         """About how many a cell takes, by power of z."""
         if (y, z) not in self.known:
-            output, grid = self.output, Grid(*_IN_SLOW_CELL, self.output.shape.parity is None)
-            at = _points(output, grid, y, z)
-            series, weight = _series(output, grid, at, output.allowed(at))
-            self.known[y, z] = degrees_above(_sizes(series, weight, output.shape, y, z), _LIKELY)
+            sizes = _sizes(*self.series(y, z), self.output.shape, y, z)
+            self.known[y, z] = degrees_above(sizes, _LIKELY)
         return self.known[y, z]
+
+    def series(self, y: Span, z: Span) -> tuple[F64, float]:
+        """That of a cell, and the largest value over what is allowed of a P of 1."""
+        output, grid = self.output, Grid(*_IN_SLOW_CELL, self.output.shape.parity is None)
+        at = _points(output, grid, y, z)
+        return _series(output, grid, at, output.allowed(at))
+
+
+class _OverPlane(_ByCell):
+    """An output whose series over all of the plane tells what a cell will take."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        shape, (rows, of_square, of_x) = output.shape, _OVER_PLANE
+        grid = Grid(rows, of_x) if shape.parity is None else Grid(rows, of_square, both=False)
+        at = output.points(shape.q_of(grid.z), shape.x_of(grid.y))
+        weight = output.unit(at) * shape.factor(np.ones(1), at.q) / output.allowed(at)[output.name]
+        self.whole, self.z, self.weight = grid.series(output.normal(at), weight[:, 0]), grid.z, weight[:, 0]
+
+    def series(self, y: Span, z: Span) -> tuple[F64, float]:
+        of_z, of_y = (_between(*span, nodes(count)) for span, count in zip((z, y), _IN_CELL, strict=True))
+        weight = np.interp([*z, *of_z], self.z[::-1], self.weight[::-1]).max()
+        return coefficients_of(values_over(self.whole, of_z, of_y)), float(weight)
 
 
 class _Plan:
     """Outputs in a frame, with cells."""
 
-    def __init__(self, frame: Frame, cells: Cells, outputs: Sequence[_OverPlane | _ByCell]) -> None:
+    def __init__(self, frame: Frame, cells: Cells, outputs: Sequence[_ByCell]) -> None:
         self.frame, self.cells, self.outputs = frame, cells, outputs
 
     @cached_property
@@ -254,7 +246,7 @@ class _Plan:
             return None
         return FineSurfaces(self.frame, self.cells, whole, self.outputs[0].output.goals)
 
-    def _surface(self, one: _OverPlane | _ByCell) -> FineSurface | None:
+    def _surface(self, one: _ByCell) -> FineSurface | None:
         shape, cells = one.output.shape, self.cells
         made: dict[tuple[int, int], tuple[Patch, float]] = {}
         patches: list[Patch] = []
@@ -268,7 +260,7 @@ class _Plan:
         return FineSurface(shape, tuple(patches), max(error for _, error in made.values()))
 
 
-def _row_of_fits(one: _OverPlane | _ByCell, spans: Sequence[tuple[Span, Span]]) -> list[_Fit]:
+def _row_of_fits(one: _ByCell, spans: Sequence[tuple[Span, Span]]) -> list[_Fit]:
     """The cells of a row, in which the largest value of a partial at a variance may lie in any."""
     terms = [one.terms(*each) for each in spans]
     factor, more = _SPARE
@@ -412,14 +404,7 @@ _WIDENING = 1.8  # power of what is left of the row's number
 def far_out(f: Activation, mean: float, var: float) -> float:
     """abs(x - centre) beyond which f is its lines but for so much of max(1, |f|), and f'² but for that of L²."""
     away = f.length * np.geomspace(1.0, 1e12, 241)
-    end = 0.0
-    a, b, a2, b2 = lines_of(f)
-    for sign, slope, offset in ((-1, a, b), (1, a2, b2)):
-        jet, line = f.jet(f.centre + sign * away, 2), slope * sign * away + offset
-        value = np.abs(jet[:, 0] - line) > mean * np.maximum(1.0, np.abs(line))
-        steep = np.abs(jet[:, 1] ** 2 - slope**2) > var * f.lipschitz**2
-        end = max(end, *(float(away[mask].max(initial=0.0)) for mask in (value, steep)))
-    return end
+    return last_apart(f, away, lambda line: mean * np.maximum(1.0, np.abs(line)), var)
 
 
 def slow_rows(count: int, least: float) -> tuple[float, ...]:

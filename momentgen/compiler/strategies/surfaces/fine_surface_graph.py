@@ -41,13 +41,9 @@ def fine_core(order: int) -> Polynomial:
 
 
 class FineWriter:
-    """Writes outputs or partials.
+    """Writes outputs or partials on a graph with inputs ``mean`` and ``var``.
 
-    Args:
-        graph: with inputs ``mean`` and ``var``.
-        f: the activation.
-        surfaces: its polynomials.
-        v: the variance; of polynomials that serve from a variance on, no less than that.
+    ``v`` is the variance; of polynomials that serve from a variance on, no less than that.
     """
 
     def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, v: Real) -> None:
@@ -82,10 +78,6 @@ class FineWriter:
             cell = cell + select(w2 * cut < square, 1, 0)
         return cell.named("the cell")
 
-    def polynomial(self, name: str) -> Real:
-        """P of an output."""
-        return self.with_slopes(name, derived=False)[0]
-
     def with_slopes(self, name: str, derived: bool = True) -> tuple[Real, Real, Real]:
         """P of an output, and its derivatives in mu and in v, or 0 for these."""
         g, at, q, surface = self.g, self.at, self.q, self.surfaces.outputs[name]
@@ -115,11 +107,7 @@ class FineWriter:
     # --- what polynomials are multiples of, and what is added --------------------
     def power(self, name: str) -> Real:
         """The power of r that P is multiplied by."""
-        g, at = self.g, self.at
-        value = g.const(1)
-        for _ in range(falls(self.f, name)):
-            value = value * at.r
-        return value
+        return math.prod([self.at.r] * falls(self.f, name), start=self.g.const(1))
 
     def grown(self, name: str) -> tuple[Real, Real]:
         """What else P is multiplied by, a variance or 1, and its derivative in v."""
@@ -148,16 +136,14 @@ class FineWriter:
         density = exp_mantissa(t * t * -0.5)
         inverse = 1 / madd(t, 1 / KINK_UNIT, 1)
         value = horner(inverse - CENTRE, fine_core(order).coefficients)
-        for _ in range(order + 1):
-            value = value * inverse
-        return density, density * value
+        return density, density * math.prod([inverse] * (order + 1), start=value)
 
     # --- outputs -----------------------------------------------------------------
     def mean(self) -> Real:
         """Its lines, the kink between them smoothed, and the rest."""
-        g, at = self.g, self.at
+        at = self.at
         a, b, a2, b2 = lines_of(self.f)
-        rest = self.polynomial("mean") * self.unit("mean")
+        rest = self.with_slopes("mean", derived=False)[0] * self.unit("mean")
         if b == b2:
             rest = select(at.beyond, 0, rest)
         if self.f.algebraic and b != b2:
@@ -168,11 +154,11 @@ class FineWriter:
         if steps(self.f):
             rest = madd(at.w, self.kink(1)[1] * (mpmath.mpf(a2) - a), rest)
         slope = select(self.u < 0, a, a2)
-        return held(g, self.f, madd(slope, self.u, rest))
+        return held(self.f, madd(slope, self.u, rest))
 
     def variance(self) -> Real:
         """At least 0."""
-        rest = self.unit("var") * self.polynomial("var")
+        rest = self.unit("var") * self.with_slopes("var", derived=False)[0]
         value = madd(self.v, slope_share(self.f, "var"), rest)
         return select(value < 0, 0, value)
 

@@ -13,6 +13,7 @@ An f of other functions has no such form (None): its mean at v = 0 is as near to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -99,12 +100,7 @@ def _lowest(target: Callable[[Any], Any], end: Any, what: str) -> Polynomial:
 
 
 class PointWriter:
-    """Writes expressions of x at a node.
-
-    Args:
-        graph: to write on.
-        at: the node of x.
-    """
+    """Writes expressions of x on a graph, at the node of x."""
 
     def __init__(self, graph: Graph, at: Real) -> None:
         self.g, self.at = graph, at
@@ -144,10 +140,8 @@ class PointWriter:
                     total = self.at * total
             return total
         if isinstance(expr, sp.Pow) and expr.exp.is_Integer and expr.exp > 0:
-            base = total = self.node(expr.base)
-            for _ in range(int(expr.exp) - 1):
-                total = total * base
-            return total
+            base = self.node(expr.base)
+            return math.prod([base] * (int(expr.exp) - 1), start=base)
         if isinstance(expr, sp.tanh) and (within := _is_softplus(expr.args[0])) is not None:
             return self.tanh_softplus(self.node(within))
         writers = {S: self.logistic, Phi: self.normal_cdf, sp.tanh: self.tanh, sp.erf: self.erf}
@@ -165,12 +159,10 @@ class PointWriter:
         return self.exp(abs(z) * -rate), z < 0
 
     def logistic(self, z: Real) -> Real:
-        """S(z)."""
         e, negative = self.decay(z)
         return select(negative, e, 1) * (1 / (e + 1))
 
     def softplus(self, z: Real) -> Real:
-        """log(1 + exp z)."""
         fit = _log1p()
         self.fits.append(fit)
         e, negative = self.decay(z)
@@ -178,26 +170,22 @@ class PointWriter:
         return madd(s, horner(s * s, fit.coefficients), select(negative, 0, z))
 
     def tanh_softplus(self, z: Real) -> Real:
-        """tanh(log(1 + exp z))."""
         e, negative = self.decay(z)
         above = select(negative, e * (e + 2), madd(e, 2, 1))
         rest = select(negative, 2, e * e * 2)
         return above * (1 / (above + rest))
 
     def tanh(self, z: Real) -> Real:
-        """tanh z."""
         e, negative = self.decay(z, 2.0)
         far = (1 - e) * (1 / (e + 1))
         return self.joined("tanh", z, select(negative, -far, far))
 
     def erf(self, z: Real) -> Real:
-        """erf z."""
         tail = self.normal_tail(z * z * -1, abs(z) * mpmath.sqrt(2))
         far = madd(-2, tail, 1)
         return self.joined("erf", z, select(z < 0, -far, far))
 
     def normal_cdf(self, z: Real) -> Real:
-        """Phi(z)."""
         tail = self.normal_tail(z * z * -0.5, abs(z))
         return select(z < 0, tail, 1 - tail)
 

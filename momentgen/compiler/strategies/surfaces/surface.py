@@ -29,7 +29,7 @@ finds the frame.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,7 +41,7 @@ from momentgen.compiler.exact.smoothing import Side
 from momentgen.compiler.fit.bivariate import Bivariate, BivariateTarget, columns, rows
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.measure.moments import VARIANCE, Limits
-from momentgen.compiler.toolchain.arrays import F64
+from momentgen.compiler.toolchain.arrays import F64, erfc
 from momentgen.errors import BuildError
 
 _ROWS, _ROWS_SLOW, _COLUMNS = 24, 40, 72
@@ -52,7 +52,6 @@ _FALLING = 2.0 ** np.array([16.0, 20.0])  # sigma in lengths, between which it i
 _DROWNED = 1e8  # the sigma beyond which float64 rounds a mean by more than 1e-8
 _MOMENTS = 6  # of f less its line, that may be 0
 _NOTHING = 1e-12  # of an integral of absolute values: an integral that is 0
-_erfc = np.vectorize(math.erfc, otypes=[float])
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,6 @@ class Frame:
         return self.reach / math.hypot(self.bend, self.reach)
 
     def t_of(self, s: F64) -> F64:
-        """t at s."""
         return np.asarray(self.bend * s / (1 - s * s if self.both else np.sqrt(1 - s * s)))
 
     @property
@@ -253,14 +251,14 @@ def kink_of(f: Activation, u: F64, w: F64) -> F64:
     """The mean of the kink between f's lines, smoothed by N(0, w²), less the line on mu's side."""
     a, _, a2, _ = lines_of(f)
     t = np.abs(u / w)
-    kink = np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * _erfc(t / math.sqrt(2)) / 2
+    kink = np.exp(-t * t / 2) / math.sqrt(2 * math.pi) - t * erfc(t / math.sqrt(2)) / 2
     return np.asarray((a2 - a) * w * kink)
 
 
 def smoothed_of(f: Activation, u: F64, w: F64) -> F64:
     """What smoothing the lines of a slow f by N(0, w²) adds to that on mu's side: a kink and a step between them."""
     _, b, _, b2 = lines_of(f)
-    tail = _erfc(np.abs(u / w) / math.sqrt(2)) / 2
+    tail = erfc(np.abs(u / w) / math.sqrt(2)) / 2
     return np.asarray((kink_of(f, u, w) if steps(f) else 0.0) + np.where(u < 0, b2 - b, b - b2) * tail)
 
 
@@ -289,12 +287,21 @@ def end_of(f: Activation, mean: float, var: float) -> float:
     u = f.length * np.linspace(0, 60, 1201)
     if f.reach > u[-1]:  # a bump may be wider than that
         u = np.concatenate([u, np.linspace(u[-1], f.reach, 1201)])
+    return last_apart(f, u, lambda line: np.full_like(line, mean), var)
+
+
+def last_apart(f: Activation, away: F64, mean: Callable[[F64], F64], var: float) -> float:
+    """The last of some distances from the centre, on either side, at which f or f'² is told from that of its line.
+
+    Args:
+        mean: what f may be off, from the line's values.
+        var: what f'² may be off, over L².
+    """
+    a, b, a2, b2 = lines_of(f)
     end = 0.0
-    for sign, line in ((-1, f.left), (1, f.right)):
-        jet = f.jet(f.centre + sign * u, 2)
-        if line is None:
-            raise BuildError(f.name, "strategies", "expected f to follow a line on either side", f.pieces)
-        value = np.abs(jet[:, 0] - line.slope * (f.centre + sign * u) - line.offset) > mean
-        slope = np.abs(jet[:, 1] ** 2 - line.slope**2) > var * f.lipschitz**2
-        end = max([end, *(float(u[mask].max()) for mask in (value, slope) if mask.any())])
+    for sign, slope, offset in ((-1, a, b), (1, a2, b2)):
+        jet, line = f.jet(f.centre + sign * away, 2), slope * sign * away + offset
+        apart = np.abs(jet[:, 0] - line) > mean(line)
+        apart |= np.abs(jet[:, 1] ** 2 - slope**2) > var * f.lipschitz**2
+        end = max(end, float(away[apart].max(initial=0.0)))
     return end

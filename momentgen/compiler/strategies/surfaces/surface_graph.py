@@ -7,6 +7,7 @@ leaves beyond such a bound is its error, and is cut off.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -16,18 +17,7 @@ import sympy as sp
 
 from momentgen.compiler.fit import J, Polynomial, lowest_degree
 from momentgen.compiler.function.activation import Activation
-from momentgen.compiler.ir.graph import (
-    Graph,
-    Patch,
-    Real,
-    equal,
-    exp_factor,
-    exp_mantissa,
-    horner,
-    madd,
-    select,
-    sqrt,
-)
+from momentgen.compiler.ir.graph import Graph, Patch, Real, equal, exp_factor, exp_mantissa, horner, madd, select, sqrt
 from momentgen.compiler.ir.kit import NEAR32, mills_ratio
 from momentgen.compiler.ir.stable import PARTIALS
 from momentgen.compiler.ir.surface import surface_of
@@ -113,9 +103,6 @@ class SurfaceWriter:
     """Writes the values that outputs and partials share.
 
     Args:
-        graph: with inputs ``mean`` and ``var``.
-        f: the activation.
-        surfaces: its polynomials.
         point: f as an expression, written for v = 0; None where it has no form for that.
         v: the variance; of polynomials that serve from a variance on, no less than that.
     """
@@ -130,7 +117,6 @@ class SurfaceWriter:
         self.variables = {frame: Variables(graph, frame, f.centre, v) for frame in frames}
 
     def at(self, name: str) -> Variables:
-        """The variables of an output."""
         return self.variables[self.surfaces[name].frame]
 
     def surface(self, name: str) -> Real:
@@ -159,9 +145,7 @@ class SurfaceWriter:
         value = g.const(1)
         if name in VANISHING:
             value = self.v * at.r * (at.r * at.frame.least) if is_level(self.f) else self.v
-        for _ in range(decay(self.f)[name]):
-            value = value * at.r
-        return value
+        return math.prod([at.r] * decay(self.f)[name], start=value)
 
     # --- outputs -----------------------------------------------------------------
     def density(self) -> Real:
@@ -220,15 +204,10 @@ class SurfaceWriter:
         value = writer.node(self.point)
         self.fits += writer.fits
         certain = equal(self.v, 0)
-        if self.grows_inside(self.point):  # beyond range the point's form may leave it first
+        rates = (sp.diff(part.args[0], x) for part in self.point.atoms(sp.exp))
+        if any(rate.is_number and abs(rate) > 1 for rate in rates):  # beyond range the point's form may leave it first
             certain = certain & (abs(value) <= LARGEST)
         return select(certain, value, mean)
-
-    def grows_inside(self, expr: sp.Expr) -> bool:
-        """Whether a function in f is taken of more than x."""
-        return any(
-            abs(sp.diff(part.args[0], x)) > 1 for part in expr.atoms(sp.exp) if sp.diff(part.args[0], x).is_number
-        )
 
     def variance(self) -> Real:
         """At least 0, and finite where v is."""
@@ -249,35 +228,26 @@ class SurfaceWriter:
         return {name: madd(self.surface(name), units[name], plain.get(name, g.const(0))) for name in names}
 
     def values(self, outputs: Sequence[str]) -> dict[str, Real]:
-        """All outputs named."""
         found = {}
         if "mean" in outputs:
-            found["mean"] = self.at_zero(held(self.g, self.f, self.mean()))
+            found["mean"] = self.at_zero(held(self.f, self.mean()))
         if "var" in outputs:
             found["var"] = self.variance()
         return found | self.partials(tuple(name for name in outputs if name in PARTIALS))
 
 
-def held(g: Graph, f: Activation, mean: Real) -> Real:
-    """A mean, within the levels that f does not pass."""
-    low, high = _levels(f)
-    if low is not None:
-        mean = select(mean < low, low, mean)
-    if high is not None:
-        mean = select(high < mean, high, mean)
-    return mean
-
-
-def _levels(f: Activation) -> tuple[float | None, float | None]:
-    """The lowest and the highest value of f, where they are levels that f approaches."""
+def held(f: Activation, mean: Real) -> Real:
+    """A mean, not beyond the lowest and the highest value of f, where these are levels that f approaches."""
     a, b, a2, b2 = lines_of(f)
     ends = [offset for slope, offset in ((a, b), (a2, b2)) if slope == 0]
     if not ends:
-        return None, None
+        return mean
     values = f.jet(f.centre + f.length * np.linspace(-60, 60, 2401), 1)[:, 0]
-    low = min(ends) if values.min() >= min(ends) else None
-    high = max(ends) if values.max() <= max(ends) else None
-    return low, high
+    if values.min() >= min(ends):
+        mean = select(mean < min(ends), min(ends), mean)
+    if values.max() <= max(ends):
+        mean = select(max(ends) < mean, max(ends), mean)
+    return mean
 
 
 def build_surface_graph(

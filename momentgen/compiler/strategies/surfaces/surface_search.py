@@ -60,9 +60,6 @@ def find_surfaces(
     """The polynomials of ``outputs``, in the frames where they cost least: one, or one for means, one for variances.
 
     Args:
-        f: the activation.
-        truth: its exact moments.
-        outputs: which of them.
         known: of an earlier search for the same f; taken from, and added to.
         limits: what the rule asks for beyond the usual tolerance.
         start: the least v that they serve; above 0 where f has kinks.
@@ -81,6 +78,23 @@ def find_surfaces(
             return shared
         cause = cause or search.why_none()
     raise BuildError(f.name, "strategies", cause, f.pieces)
+
+
+def find_by_graph(
+    f: Activation,
+    truth: QuadratureTruth | GeneralTruth,
+    graphs: Mapping[str, tuple[str, ...]],
+    limits: Limits = USUAL,
+    start: float = 0.0,
+    stop: float = math.inf,
+) -> dict[str, Mapping[str, Surface]]:
+    """:func:`find_surfaces` for each graph, of the outputs that it has.
+
+    Raises:
+        BuildError: if no frame reaches the tolerance.
+    """
+    known: Targets = {}
+    return {name: find_surfaces(f, truth, outputs, known, limits, start, stop) for name, outputs in graphs.items()}
 
 
 def groups_of(outputs: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:

@@ -30,7 +30,7 @@ Setting = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Settled:
+class Parametric:
     """A function of x and parameters; at a setting, a function of x.
 
     Attributes:
@@ -44,9 +44,9 @@ class Settled:
     defaults: tuple[tuple[sp.Symbol, float], ...]
 
     @staticmethod
-    def of(rule: Rule, f: sp.Expr | None = None) -> Settled:
+    def of(rule: Rule, f: sp.Expr | None = None) -> Parametric:
         """The rule's f, or another expression in the rule's parameters."""
-        return Settled(
+        return Parametric(
             rule.name, rule.f if f is None else f, tuple((p.symbol, p.default or 0.0) for p in rule.parameters)
         )
 
@@ -85,41 +85,38 @@ def closed_form_truth(derivation: Derivation, inside: Callable[..., Bools] | Non
 
 
 @dataclass(frozen=True)
-class SettledTruth:
+class ParametricTruth:
     """The six outputs at any setting, in float64 or ``by_balls``."""
 
-    settled: Settled
+    function: Parametric
     by_balls: bool = False
 
     def __call__(self, mean: F32, var: F32, params: Setting) -> dict[str, F64]:
-        settled = self.settled
+        function = self.function
         if self.by_balls:
-            return BallTruth(settled.at(params))(mean, var, {})
-        return _quadrature(settled.name, settled.f.subs(settled.values(params)))(mean, var, {})
+            return BallTruth(function.at(params))(mean, var, {})
+        return _quadrature(function.name, function.f.subs(function.values(params)))(mean, var, {})
 
 
 @dataclass(frozen=True)
-class SettledMeasure(Tolerance):
+class ParametricMeasure(Tolerance):
     """The tolerance at the defaults; ``at`` has that of a setting."""
 
-    settled: Settled
+    function: Parametric
     setting: tuple[tuple[str, float], ...] = ()
 
-    def at(self, setting: Setting) -> SettledMeasure:
-        """The measure of f at ``setting``."""
+    def at(self, setting: Setting) -> ParametricMeasure:
         return replace(self, setting=tuple(setting.items()))
 
     @cached_property
     def measure(self) -> MomentsMeasure:
         """The measure of f with its parameters set."""
-        return _measure(self.settled.name, self.settled.f.subs(self.settled.values(dict(self.setting))))
+        return _measure(self.function.name, self.function.f.subs(self.function.values(dict(self.setting))))
 
     def allowed(self, output: str, exact: F64, mean: F64, var: F64) -> F64:
-        """The error allowed at each point."""
         return self.measure.allowed(output, exact, mean, var)
 
     def words(self) -> dict[str, Any]:
-        """Describe the tolerance."""
         return self.measure.words()
 
 
@@ -127,7 +124,6 @@ def unmet(derivation: Derivation, *, kinks: bool, exponentially: bool, draw: boo
     """What is expected of f and not met; None if all is: no parameters, a line on either side.
 
     Args:
-        derivation: the rule, derived.
         kinks: whether f is to have kinks or jumps, or to be smooth.
         exponentially: whether it is to near its lines faster than by a power of x.
         draw: whether the output is to be a draw of 0 or 1 with probability f, or f itself.
@@ -174,7 +170,7 @@ def exact_variant(
         unit="tolerance",
         reach=f.evaluable,
         fits=tuple(dict.fromkeys(fits)),
-        facts={**facts_of(f), **facts},
+        facts={"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre, **facts},
         **(usual | more),
         **graphs,
     )
@@ -206,8 +202,3 @@ def largest_errors(
         for name, values in outputs_float64(build(outputs), {"mean": mean, "var": var}).items():
             found[name] = float(measure(name, values, exact[name], mean, var).max())
     return found
-
-
-def facts_of(f: Activation) -> dict[str, Any]:
-    """What the certificate says of f."""
-    return {"lipschitz": f.lipschitz, "range": f.span, "length": f.length, "centre": f.centre}
