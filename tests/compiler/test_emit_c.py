@@ -77,6 +77,23 @@ def test_the_negative_of_a_multiply_add_has_the_sign_of_its_zero(build: str) -> 
     assert np.signbit(got).all()
 
 
+#: a product just above or below half a unit of the addend, which rounding to float64 first makes a tie of; the same
+#: where the result is subnormal or the largest number; and zeros of either sign
+NEAR_TIES = (
+    (8392705 * 2.0**-23, 8384513 * 2.0**-47, 1.0),
+    (8388607 * 2.0**-23, 8388609 * 2.0**-47, 1.0 + 2.0**-23),
+    (-8388607 * 2.0**-23, 8388609 * 2.0**-47, 1.0 + 2.0**-23),
+    (8392705 * 2.0**-98, 8384513 * 2.0**-98, 2.0**-127),
+    (8388607 * 2.0**-98, 8388609 * 2.0**-98, 2.0**-127 + 2.0**-149),
+    (8392705 * 2.0**-98, 8384513 * 2.0**-98, 0.0),
+    (2.0**104, 2.0**-1, (2.0 - 2.0**-23) * 2.0**127),
+    (8388607 * 2.0**57, 8388609.0, (2.0 - 2.0**-23) * 2.0**127),
+    (2.0**100, 2.0**100, -np.inf),
+    (-0.0, 1.0, -0.0),
+    (2.0**-149, -(2.0**-149), 0.0),
+)
+
+
 @needs_compiler
 def test_numpy_fma_is_the_fma_of_the_machine() -> None:
     b = Builder("fused", inputs=("x", "y", "z"))
@@ -97,7 +114,7 @@ def test_numpy_fma_is_the_fma_of_the_machine() -> None:
     with np.errstate(over="ignore"):
         triples = [tuple(bits), (x, y, -(x * y)), (x, y, spread(-60, 20)), (tiny_x, tiny_y, spread(-149, -125))]
         triples += [(spread(30, 50), spread(40, 60), spread(90, 105)), (tiny_x, tiny_y, np.zeros(size, np.float32))]
-    for a, b_, c in triples:
+    for a, b_, c in (*triples, np.float32(NEAR_TIES).T):
         (want,) = kernel(a.copy(), b_.copy(), c.copy())
         assert different_bits(fma(a, b_, c), want).size == 0
 

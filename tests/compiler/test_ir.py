@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
-from compiler.program_strategies import adversarial_inputs, different_bits, programs, random_program
+import refused
+from compiler.program_strategies import adversarial_inputs, different_bits, programs, random_program, sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from other_processes import script
 
 from momentgen.compiler.ir import interpreter
 from momentgen.compiler.ir.interpreter import Interpreter, evaluate
@@ -18,6 +22,9 @@ from momentgen.compiler.ir.op import Op
 from momentgen.compiler.ir.passes import eliminate_dead, fold_constants, optimise, simplify
 from momentgen.compiler.ir.program import Builder, Program, ProgramError
 from momentgen.compiler.ir.schedule import interleave, most_alive, reorder, schedule
+from momentgen.compiler.toolchain.c_libraries import compiled
+from momentgen.errors import InputError
+from momentgen.native.c_compiler import CompilerError, find_compiler
 
 # Passes change how a program is written, and no bit of what it computes.
 PASSES = [eliminate_dead, fold_constants, simplify, schedule, interleave, optimise]
@@ -41,6 +48,9 @@ def test_optimising_adds_no_operation_and_leaves_nothing_to_do(program: Program)
     assert best.operations <= eliminate_dead(program).operations
     assert optimise(best).operations == best.operations
     assert (best.inputs, best.params) == (program.inputs, program.params)
+    for order in (schedule, interleave):
+        assert order(best).count() == best.count()
+        assert order(best) == order(best)
 
 
 def _count(write: Callable[[Builder, int], int]) -> dict[str, int]:
@@ -96,14 +106,6 @@ def test_comments_follow_their_values() -> None:
 
 
 # The order of a program's values: the same bits, few values alive, or long chains early.
-@given(programs())
-def test_an_order_changes_no_operation_and_depends_on_nothing_but_the_program(program: Program) -> None:
-    program = optimise(program)
-    for order in (schedule, interleave):
-        assert order(program).count() == program.count()
-        assert order(program) == order(program)
-
-
 def test_an_order_that_puts_a_value_after_its_use_is_refused() -> None:
     program = _chains(1, 2)
     with pytest.raises(ProgramError, match="not defined before its use"):
@@ -210,8 +212,8 @@ def test_leaves_are_values_too() -> None:
     assert different_bits(got["c"], np.float32([-0.0, -0.0])).size == 0
 
 
-def test_without_a_compiler_numpy_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = random_program(random.Random(5))
+@pytest.mark.parametrize("program", [random_program(random.Random(5)), sums(6)], ids=lambda program: program.name)
+def test_without_a_compiler_numpy_gives_the_same(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = adversarial_inputs(700, 5)
     params = dict.fromkeys(program.params, 0.7)
     run = Interpreter(written(program))
@@ -220,3 +222,53 @@ def test_without_a_compiler_numpy_gives_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(interpreter, "find_compiler", lambda: None)
     for name, values in run.values(points, dict(program.outputs)).items():
         assert different_bits(values, native[name]).size == 0
+
+
+# The compiler is the one that the user chose, as the runtime's.
+def test_the_build_compiles_by_the_compiler_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = script(tmp_path / "mycc", f'echo "$@" >> {tmp_path}/calls; exec cc "$@"')
+    monkeypatch.setenv("CC", f"{chosen} -pipe")
+    assert find_compiler() == (str(chosen), "-pipe")
+    assert compiled(f"int chosen(void) {{ return {len(str(tmp_path))}; }}")["chosen"]() == len(str(tmp_path))
+    assert "-pipe" in (tmp_path / "calls").read_text()
+
+
+def test_a_compiler_that_is_not_there_stops_the_build_instead_of_serving_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "/nowhere/cc")
+    b = Builder("f", inputs=("x",))
+    run = Interpreter(b)
+    with pytest.raises(CompilerError, match=r"\$CC is '/nowhere/cc', and no such compiler is found"):
+        run.values(run.points({"x": [1.0]}, {}), {"y": b.add(b.input("x"), b.input("x"))})
+
+
+# What the NumPy evaluation takes: inputs of any shape and layout, all that the program names.
+def _axpy() -> Program:
+    b = Builder("axpy", inputs=("x", "y"), params=("a",))
+    b.output("z", b.fma(b.input("x"), b.param("a"), b.input("y")))
+    b.output("a", b.param("a"))
+    return b.build()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (0, 4)])
+def test_results_have_the_shape_of_the_inputs_whatever_their_layout(shape: tuple[int, ...]) -> None:
+    x = np.arange(math.prod(shape), dtype=np.float32).reshape(shape).T
+    got = evaluate(_axpy(), {"x": x, "y": x}, {"a": 0.5})
+    assert got["z"].shape == got["a"].shape == x.shape
+    assert (got["z"] == 1.5 * x).all()
+    assert (got["a"] == 0.5).all()
+
+
+ONE, TWO = np.ones(1, np.float32), np.ones(2, np.float32)
+
+
+@refused.rows(
+    [
+        ("expected inputs", lambda: evaluate(_axpy(), {"x": ONE}, {"a": 1.0})),
+        ("float64", lambda: evaluate(_axpy(), {"x": ONE, "y": np.ones(1)}, {"a": 1.0})),  # type: ignore[dict-item]
+        ("one shape", lambda: evaluate(_axpy(), {"x": ONE, "y": TWO}, {"a": 1.0})),
+        ("expected parameters", lambda: evaluate(_axpy(), {"x": ONE, "y": ONE}, {})),
+    ]
+)
+def test_wrong_arguments_are_named(said: str, call: Callable[[], object]) -> None:
+    with pytest.raises(InputError, match=said):
+        call()
