@@ -1,18 +1,20 @@
-"""Generated Triton in its interpreter: the bits of the NumPy evaluation, in every element type.
+"""Generated Triton: in its interpreter the bits of the NumPy evaluation, and the machine code of GPUs not there.
 
 The interpreter is chosen when a kernel is decorated, so it runs in a process of its own.
 """
 
 from __future__ import annotations
 
-import ast
+import dataclasses
 import importlib.util
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from compiler.program_strategies import adversarial_inputs, different_bits, for_backends
+from compiler.program_strategies import adversarial_inputs, different_bits, for_backends, random_program
+from machine_code import TARGETS, Assembly, compile_triton, inspect, lint_amdgcn, lint_ptx
 from same_bits import Job, interpret, interpreter_fuses
 
 from momentgen.compiler.emit._text import Header
@@ -68,31 +70,9 @@ def test_interpreter_has_the_bits_of_the_evaluation() -> None:
 
 @needs_triton
 def test_narrow_types_are_widened_computed_and_rounded_once() -> None:
-    # float16 only: the interpreter truncates to bfloat16, where compiled code rounds (see test_machine_code).
+    # float16 only: the interpreter truncates to bfloat16, where compiled code rounds (see below).
     for _, name, got, want in interpreted([leaky()], np.float16):
         assert different_bits(got, want).size == 0 or (name == "ratio" and not interpreter_fuses()), name
-
-
-def test_a_module_parses_and_has_the_functions_of_its_programs() -> None:
-    source = render_triton(PROGRAMS, HEADER)
-    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    public = {name for name in functions if not name.startswith("_")}
-    assert public == {name for p in PROGRAMS for name in (p.name, f"{p.name}_kernel")}
-
-
-def test_only_correctly_rounded_functions_are_called() -> None:
-    tree = ast.parse(render_triton(PROGRAMS, HEADER))
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)]
-    called = {
-        node.func.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, ast.Name)
-        and node.func.value.id == "tl"
-    }
-    allowed = {"abs", "arange", "div_rn", "fma", "full", "load", "program_id", "sqrt_rn", "store", "where"}
-    assert called <= allowed
 
 
 def test_readers_see_the_header_and_the_comments() -> None:
@@ -113,3 +93,94 @@ def test_a_lane_works_on_one_element_where_two_would_not_stay_in_registers(value
         total = b.div(power, total)
     b.output("y", total)
     assert f"\nLANE_ELEMENTS = {elements}\n" in render_triton([b.build()], HEADER)
+
+
+# Machine code of the kernels, compiled ahead of time: exact, in registers, and nothing approximate is overlooked.
+def everything() -> Program:
+    """Every kind of arithmetic, none of which the compiler can fold away."""
+    b = Builder("everything", inputs=("x", "y"), params=("p",))
+    x, y, p = b.input("x"), b.input("y"), b.param("p")
+    quotient = b.div(x, b.add(b.abs(y), p))
+    root = b.sqrt(b.fma(x, x, b.mul(y, y)))
+    scale = b.as_f32(b.iand(b.iadd(b.as_i32(b.abs(x)), b.i32(0x00800000)), b.i32(0x7F800000)))
+    separate = b.add(b.mul(quotient, root), y)  # a product and a sum that must not be contracted
+    b.output("a", b.select(b.both(b.lt(x, y), b.le(p, x)), separate, b.neg(scale)))
+    b.output("b", b.fma(quotient, scale, b.f32(2.0**-140)))
+    return b.build()
+
+
+COMPILED = [everything(), optimise(random_program(random.Random(0), "random0", 80))]
+SOURCE = render_triton(COMPILED, HEADER)
+
+
+@needs_triton
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("program", COMPILED, ids=lambda p: p.name)
+def test_kernel_is_exact_and_stays_in_registers(program: Program, target: str) -> None:
+    assembly = compile_triton(SOURCE, f"{program.name}_kernel", target)
+    findings = inspect(assembly, program)
+    assert findings.problems == ()
+    assert findings.spilled == 0
+    assert findings.registers is not None
+    assert 0 < findings.registers < 128
+    assert findings.per_element > 5
+    if target.startswith("sm"):
+        assert findings.sass_per_element is not None
+        assert findings.sass_per_element > findings.per_element / 2
+        assert findings.fma == program.count()["fma"] * assembly.elements
+
+
+@needs_triton
+@pytest.mark.parametrize(("dtype", "narrowing"), [("bf16", "cvt.rn.bf16"), ("fp16", "cvt.rn.f16")])
+def test_narrow_types_are_computed_in_float32_and_rounded_to_nearest(dtype: str, narrowing: str) -> None:
+    assembly = compile_triton(SOURCE, "everything_kernel", "sm_90", dtype=dtype)
+    findings = inspect(assembly, everything())
+    assert findings.problems == ()
+    assert any(name.startswith(narrowing) for name in findings.instructions)
+    assert not any(".rz." in name or name.startswith(("mul.rn.bf16", "mul.f16")) for name in findings.instructions)
+
+
+def _assembly(text: str, target: str = "sm_90", **changes: object) -> Assembly:
+    fields = {"kernel": "k", "target": target, "text": text, "llvm": "", "sass": None}
+    return Assembly(**{**fields, "registers": 32, "spilled": 0, "elements": 1, **changes})
+
+
+#: lines in which nothing is found
+GOOD = {lint_ptx: "\tadd.rn.f32 %f1, %f2, %f3;\n"}
+GOOD[lint_amdgcn] = "\tv_add_f32_e32 v1, v2, v3\n.amdhsa_float_denorm_mode_32 3\n"
+
+
+@pytest.mark.parametrize(
+    ("lint", "line", "reason"),
+    [
+        (lint_ptx, "div.full.f32 %f1, %f2, %f3;", "approximate"),
+        (lint_ptx, "sqrt.approx.ftz.f32 %f1, %f2;", "flushes"),
+        (lint_ptx, "add.ftz.f32 %f1, %f2, %f3;", "flushes"),
+        (lint_ptx, "mul.f32 %f1, %f2, %f3;", "contracted"),
+        (lint_ptx, "fma.rz.f32 %f1, %f2, %f3, %f4;", "nearest"),
+        (lint_ptx, "@%p1 st.local.f32 [%rd1], %f2;", "local memory"),
+        (lint_ptx, ".local .align 4 .b8 __local_depot0[16];", "local memory"),
+        (lint_ptx, "mul.rn.f64 %fd1, %fd2, %fd3;", "float64"),
+        (lint_ptx, "ex2.approx.f32 %f1, %f2;", "approximate"),
+        (lint_amdgcn, "v_rcp_f32_e32 v1, v2", "v_rcp_f32"),
+        (lint_amdgcn, "v_sqrt_f32_e32 v1, v2", "residuals"),
+        (lint_amdgcn, "v_mac_f32_e32 v1, v2, v3", "contracts"),
+        (lint_amdgcn, "v_exp_f32_e32 v1, v2", "approximate"),
+        (lint_amdgcn, "scratch_store_dword off, v1, s0", "scratch"),
+        (lint_amdgcn, ".amdhsa_float_denorm_mode_32 0", "denormal"),
+    ],
+)
+def test_what_is_not_exact_is_found_in_assembly(lint: Callable[[str], list[str]], line: str, reason: str) -> None:
+    assert lint(GOOD[lint]) == []
+    assert any(reason in problem for problem in lint(f"\t{line}\n{GOOD[lint]}"))
+
+
+def test_contraction_spills_and_fast_flags_are_problems() -> None:
+    program = everything()
+    contracted = _assembly("\tfma.rn.f32 %f1, %f2, %f3, %f4;\n" * 3)
+    assert any("contracted" in problem for problem in inspect(contracted, program).problems)
+    packed = _assembly("\tfma.rn.f32x2 %rd1, %rd2, %rd3, %rd4;\n")
+    assert inspect(packed).fma == 2
+    assert inspect(dataclasses.replace(packed, spilled=8)).problems == ("spills: 8",)
+    fast = _assembly("", llvm="  %3 = fadd nsz contract float %1, %2\n  %4 = fmul float %3, %3, !fpmath !0\n")
+    assert [p.split(" (")[0] for p in inspect(fast).problems] == ["LLVM !fpmath", "LLVM contract"]

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import sympy
 import sympy as sp
-from hypothesis import given
-from hypothesis import strategies as st
 from real_rules import ROOT, stables
 
 from momentgen.compiler import pipeline, strategies
@@ -25,7 +23,6 @@ from momentgen.compiler.certify.evidence import Evidence
 from momentgen.compiler.derive import Derivation, derive
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import Stable
-from momentgen.compiler.ir.values import evaluate_float64
 from momentgen.compiler.pipeline import CompiledRule, compile_rule
 from momentgen.compiler.strategies import stabilise, ways
 from momentgen.errors import BuildError
@@ -219,27 +216,6 @@ def test_where_all_ways_miss_the_error_says_by_how_much_each(monkeypatch: pytest
         BuildError, match=rf"^rule smooth, stage certify: the variance is off by {len(WAYS[1])} tolerances$"
     ):
         first(WAYS, WAYS[1:], monkeypatch)
-
-
-@pytest.mark.slow
-@given(ratio=st.floats(-3.0, 3.0), share=st.floats(0.0, 1.0))
-def test_a_short_scale_changes_nothing_but_the_units(ratio: float, share: float) -> None:
-    """Moments of f(1000 x) at (mu, v) are those of f at (1000 mu, 10^6 v)."""
-    long, short = _root(), _root(1000)
-    mean, var = ratio, 1e-6 + share
-    for name, unit in (("dmean_dmu", 1e3), ("dmean_dvar", 1e6), ("dvar_dmu", 1e3), ("dvar_dvar", 1e6)):
-        wide = evaluate_float64(long.partials, {"mean": mean, "var": var})[long.partials.outputs[name]]
-        thin = evaluate_float64(short.partials, {"mean": mean / 1e3, "var": var / 1e6})[short.partials.outputs[name]]
-        assert abs(thin / unit - wide) < 1e-6, name
-
-
-_ROOTS: dict[int, Stable] = {}
-
-
-def _root(rate: int = 1) -> Stable:
-    if rate not in _ROOTS:
-        (_ROOTS[rate],) = stabilise(derive(Rule("root", f=sp.sqrt(1 + (rate * x) ** 2))))
-    return _ROOTS[rate]
 
 
 @pytest.mark.parametrize(("moments", "taken"), [(True, "by tolerance"), (False, None)])
