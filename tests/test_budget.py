@@ -14,7 +14,7 @@ BUDGETS = {
     "momentgen/laws": 15_300,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
-    "tests": 37_070,
+    "tests": 36_920,
     "benchmarks": 8_330,
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import mpmath
 import numpy as np
 import pytest
@@ -44,7 +42,6 @@ from momentgen.rule import (
 
 # Derivation: closed forms against quadrature of f, and what stops a build.
 RULES = rules()
-HOMOGENEOUS = ["abs", "heaviside", "leaky_relu", "relu"]
 
 
 def exact(expr, at_mu, at_v, digits=60):
@@ -56,26 +53,7 @@ def assert_close(got, want, relative=1e-20, absolute=1e-20):
     assert abs(got - want) <= relative * abs(want) + absolute, (got, want)
 
 
-@pytest.mark.parametrize("name", HOMOGENEOUS)
-def test_moments_of_a_homogeneous_rule_are_linear_in_phi_with_polynomial_coefficients(name):
-    derivation = derive(RULES[name])
-    f1, f2 = sympy.symbols("f1 f2")
-    for expr in (derivation.mean, derivation.second):
-        linear = sympy.Poly(expr.subs({Phi(mu / sympy.sqrt(v)): f1, phi(mu / sympy.sqrt(v)): f2}), f1, f2)
-        assert linear.total_degree() <= 1
-        s = sympy.Symbol("s", positive=True)
-        for coefficient in linear.coeffs():
-            assert sympy.expand(coefficient.subs(v, s**2)).is_polynomial(mu, s)
-
-
-@pytest.mark.parametrize(("name", "degree"), [("abs", 1), ("heaviside", 0), ("leaky_relu", 1), ("relu", 1)])
-def test_homogeneity_and_kinks_are_found(name, degree):
-    derivation = derive(RULES[name])
-    assert (derivation.degree, derivation.kinks) == (degree, (0,))
-    assert derivation.is_piecewise_polynomial
-
-
-@pytest.mark.parametrize("name", [name for name in HOMOGENEOUS if name != "abs"])  # leaky_relu of the slope -1
+@pytest.mark.parametrize("name", ["heaviside", "leaky_relu", "relu"])
 def test_closed_forms_agree_with_quadrature_into_the_tails(name):
     rule = RULES[name]
     derivation = derive(rule)
@@ -275,11 +253,3 @@ def test_a_noise_enters_by_its_two_moments() -> None:
     at = {symbols["mu"]: 3, symbols["v"]: 2, symbols["p"]: share}
     assert derivation.mean.subs(at) == mean
     assert derivation.var.subs(at) == second - mean**2
-
-
-def test_partials_are_named_after_the_inputs() -> None:
-    derivation = derive_joint(Rule("product", f=x1 * x2, inputs=("x1", "x2")))
-    assert set(derivation.partials) == {
-        f"d{of}_d{by}{i}" for of, by, i in itertools.product(("mean", "var"), ("mu", "var"), (1, 2))
-    }
-    assert derivation.partials["dvar_dmu1"] == 2 * mu1 * v2

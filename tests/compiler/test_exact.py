@@ -12,7 +12,7 @@ import sympy
 from flint import arb
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quadrature_truth import moments, partials
+from quadrature_truth import moments
 
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ClosedFormTruth, ball_function, evaluate, smoothing_sums
@@ -31,24 +31,12 @@ def evaluated(expr, **values):
     return evaluate(ball_function(expr, values), values)
 
 
-def test_relu_at_zero_has_the_known_variance():
-    with mpmath.workdps(40):
-        mean, var = moments(sympy.Max(x, 0), 0, 1, digits=35)
-        assert abs(mean - 1 / mpmath.sqrt(2 * mpmath.pi)) < mpmath.mpf(10) ** -34
-        assert abs(var - (mpmath.mpf(1) / 2 - 1 / (2 * mpmath.pi))) < mpmath.mpf(10) ** -34
-
-
 def test_quadrature_sees_a_narrow_piece_whose_nearest_point_is_a_zero():
     sigma, knots = mpmath.sqrt(1000), ((-1, 1), (0, -2), (1, 1))  # a hat as a sum of c relu(x - k)
     with mpmath.workdps(30):
         exact = sum(c * (sigma * mpmath.npdf(k / sigma) - k * mpmath.ncdf(-k / sigma)) for k, c in knots)
     mean, _ = moments(sympy.Max(0, 1 - sympy.Abs(x)), 0, 1000, digits=15)
     assert abs(mean - exact) < 1e-12 * exact
-
-
-def test_a_point_mass_gives_f_itself():
-    assert moments(sympy.Heaviside(x, 1), 0, 0) == (1, 0)
-    assert moments(sympy.Max(x, 0), -2, 0) == (0, 0)
 
 
 @pytest.mark.parametrize("at", [(1e4, 1.0), (-1e4, 1.0), (200.0, 1.0)])
@@ -67,28 +55,6 @@ def test_balls_contain_the_value_at_more_bits(at_mu, at_v):
     more, _ = ball_function(ALL, ["mu", "v"]).accurate_from(300, (at_mu, at_v), relative_bits=200)
     for value, ball in zip(got, more, strict=True):
         assert abs(arb(float(value)) - ball) <= math.ulp(value) + abs(ball) * arb(2) ** -190
-
-
-def test_balls_agree_with_mpmath_on_a_grid():
-    grid_mu, grid_v = (g.ravel() for g in np.meshgrid([-7.0, -0.5, 0.0, 3.0], [0.01, 1.0, 50.0]))
-    got = evaluated(ALL, mu=grid_mu, v=grid_v)
-    for i, (m, w) in enumerate(zip(grid_mu, grid_v, strict=True)):
-        want = [*moments(sympy.Max(x, 0), m, w, digits=18), *partials(sympy.Max(x, 0), m, w, digits=18).values()]
-        np.testing.assert_allclose(got[:, i], [float(value) for value in want], rtol=4e-16, atol=0)
-
-
-def test_scaled_values_reach_where_float64_underflows():
-    (ball,) = ball_function(Phi(mu), ["mu"]).accurate_from(64, [-1e4], floor_bits=1 << 62)[0]
-    with mpmath.workdps(30):
-        want = mpmath.ncdf(mpmath.mpf(-(10**4)))
-        assert abs(midpoint(ball) / want - 1) < 1e-15
-
-
-def test_the_small_tail_on_the_right_costs_no_bits():
-    (ball,) = ball_function(RELU.partials["dvar_dmu"], ["mu", "v"]).accurate_from(64, [1e4, 1.0], floor_bits=1 << 62)[0]
-    with mpmath.workdps(30):
-        want = partials(sympy.Max(x, 0), 1e4, 1)["dvar_dmu"]
-        assert abs(midpoint(ball) / want - 1) < 1e-15
 
 
 def test_what_vanishes_by_symmetry_is_zero():
@@ -118,13 +84,13 @@ def test_unknown_names_functions_and_values_are_refused():
 
 
 @pytest.mark.parametrize("at", [-1e4, -3.0, 0.0, 3.0, 1e4])
-def test_softplus_balls_agree_with_mpmath(at):
+def test_softplus_and_the_normal_law_agree_with_mpmath_also_where_float64_underflows(at):
     y = sympy.Symbol("y", real=True)
-    exprs = [sympy.log(1 + sympy.exp(y)), phi(y)]
+    exprs = [sympy.log(1 + sympy.exp(y)), phi(y), Phi(y)]
     balls = ball_function(exprs, ["y"]).accurate_from(64, [at], floor_bits=1 << 62)[0]
     with mpmath.workdps(40):
-        z = mpmath.exp(mpmath.mpf(at))
-        want = [mpmath.log1p(z), mpmath.npdf(mpmath.mpf(at))]
+        z = mpmath.mpf(at)
+        want = [mpmath.log1p(mpmath.exp(z)), mpmath.npdf(z), mpmath.ncdf(z)]
         for ball, value in zip(balls, want, strict=True):
             assert abs(midpoint(ball) / value - 1) < 1e-15
 

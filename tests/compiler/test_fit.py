@@ -41,16 +41,6 @@ def _extrema(fit: Polynomial, function: object, weight: object, points: int = 15
     return [errors[0], *inner, errors[-1]]
 
 
-def test_linear_minimax_of_the_exponential_is_the_textbook_one() -> None:
-    fit = remez(mp.exp, (-1, 1), 1, weight=_one)
-    with mp.workdps(30):
-        slope = mp.sinh(1)
-        # Half of max - min of exp(x) - slope x, which are at 1 and at log(slope).
-        level = (mp.e - slope - (slope - slope * mp.log(slope))) / 2
-        assert abs(fit.coefficients[1] - slope) < 1e-9
-        assert abs(fit.error / level - 1) < 1e-6
-
-
 @pytest.mark.parametrize("degree", [1, 4, 9])
 def test_monomial_one_degree_up_leaves_a_chebyshev_polynomial(degree: int) -> None:
     fit = remez(lambda x: x ** (degree + 1), (-1, 1), degree, weight=_one)

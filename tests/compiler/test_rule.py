@@ -68,12 +68,6 @@ def test_the_rules_of_the_repository_load_sorted_with_the_digests_of_their_files
         assert rule.digest == hashlib.sha256((RULES / f"{rule.name}.py").read_bytes()).hexdigest()
 
 
-def test_one_file_loads_alone():
-    (rule,) = load_rules(RULES / "leaky_relu.py")
-    assert rule.name == "leaky_relu"
-    assert rule.defaults == {"negative_slope": 0.01}
-
-
 def test_rules_survive_pickling_to_worker_processes():
     rules = load_rules(RULES)
     assert pickle.loads(pickle.dumps(rules)) == rules

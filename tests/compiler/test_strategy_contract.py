@@ -16,10 +16,12 @@ from real_rules import rules
 from momentgen.compiler.derive import derive
 from momentgen.compiler.exact import ball_function, evaluate
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.stable import SIX, Stable
+from momentgen.compiler.ir.stable import SIX, Stable, limits_of
+from momentgen.compiler.ir.values import outputs_float64
 from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import elementary, stabilise
-from momentgen.rule import Parameter, Rule, x
+from momentgen.compiler.strategies.finish import DomainEdge
+from momentgen.rule import Formula, Parameter, Rule, mu, v, x
 
 # What a variant holds by whatever strategy: exact values, both forms of its graphs, and f at v = 0.
 HALF = sp.Rational(1, 2)
@@ -244,3 +246,34 @@ def test_an_exponent_whose_parts_cancel_far_out_gives_nan_and_others_their_limit
         assert np.isnan(values["mean"][0])
         assert values["mean"][1] == 0 == values["var"][1]
         assert values["mean"][2] == largest == values["var"][2]
+
+
+# Domains: what a rule states, and what holds beyond.
+def test_beyond_the_domain_every_output_of_every_variant_is_nan_and_within_it_nothing_changes() -> None:
+    variants = {"rough": Formula(mu**2, v)}
+    plain = stabilise(derive(Rule("square_plus", f=x**2 + 1, variants=variants)))
+    limited = stabilise(derive(Rule("square_plus", f=x**2 + 1, variants=variants, domain={"mean": 8.0, "var": 100.0})))
+    mean = np.array([0.5, -8.0, 8.5, 0.5, 8.5, np.nan])
+    var = np.array([0.0, 100.0, 1.0, 101.0, 1e30, 1.0])
+    beyond = np.array([False, False, True, True, True, True])
+    assert [one.variant for one in plain] == [one.variant for one in limited]
+    for one, other in zip(plain, limited, strict=True):
+        assert limits_of(other)["nan"] == "|mean| > 8 or var > 100"
+        assert other.domain["var"] == "0 or 2^-127 <= var <= 100"
+        for form in ("forward", "partials", "forward64", "partials64"):
+            at = {"mean": mean, "var": var}
+            want, found = outputs_float64(getattr(one, form), at), outputs_float64(getattr(other, form), at)
+            for name in want:
+                value, free = (np.broadcast_to(values[name], mean.shape) for values in (found, want))
+                assert np.isnan(value[beyond]).all(), (form, name)
+                assert (value[~beyond] == free[~beyond]).all(), (form, name)
+        wrong = np.full(6, 1e9, np.float32)
+        errors = other.measure("mean", wrong, np.zeros(6), mean.astype(np.float32), var.astype(np.float32))
+        assert (errors[beyond] == 0).all()
+        assert (errors[~beyond] > 1).all()
+
+
+def test_an_edge_keeps_the_one_that_the_variant_has() -> None:
+    edge = DomainEdge(var=4.0, own=elementary.Edge(30.0))
+    assert edge.words == "var > 4 or |mean| > 33333.3"
+    assert edge.inside(np.array([0.0, 0.0, 1e6]), np.array([1.0, 5.0, 1.0])).tolist() == [True, False, False]

@@ -1,8 +1,9 @@
-"""Functions with slow tails, rules of a reader's own, and what is refused: with the true reason."""
+"""What the compiler finds out about f, and functions of any kind: slow tails, a reader's own, and refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import mpmath
 import numpy as np
@@ -27,7 +28,7 @@ from momentgen.compiler.strategies.kinks import piecewise
 from momentgen.compiler.strategies.kinks.branch_series import BranchSeries
 from momentgen.errors import BuildError
 from momentgen.rule import Rule
-from momentgen.rule.symbols import S, x
+from momentgen.rule.symbols import Phi, S, phi, x
 
 SOFTSIGN = x / (1 + sp.Abs(x))
 HUBER = sp.sqrt(1 + x**2) - 1
@@ -38,6 +39,82 @@ NEAR = [(0.49, 1e-4), (-0.7, 1e-9), (40.0, 900.0)]
 POINTS = [(0.3, 1e-6), (-2.5, 4.0), (40.0, 2500.0), (-900.0, 0.5)]
 
 
+# What the compiler finds out about f from its expression: lines, lengths and centres, at every scale.
+SHAPES = {
+    "tanh": sp.tanh(x),
+    "softplus": sp.log(1 + sp.exp(x)),
+    "gaussian": sp.exp(-(x**2)),
+    "elu": sp.Piecewise((sp.exp(x) - 1, x < 0), (x, True)),
+    "two sigmoids": S(2 * x) + S(x),
+}
+
+
+@pytest.mark.parametrize(("power", "steps"), [(-12, 0), (-3, 700), (3, -40), (11, 5)])
+@pytest.mark.parametrize("name", SHAPES)
+def test_lengths_lines_and_centres_follow_the_units_of_f(name: str, power: int, steps: int) -> None:
+    own = analyse(name, split(SHAPES[name]))
+    width = sp.Integer(2) ** power
+    f = analyse(name, split(SHAPES[name].subs(x, (x - steps * width) / width)))
+    assert f.algebraic == own.algebraic
+    assert f.length / width == pytest.approx(own.length, rel=0.1)
+    assert abs(f.centre / width - steps - own.centre) <= 6 * own.length
+    assert f.lipschitz * width == pytest.approx(own.lipschitz, rel=0.01)
+    slopes, own_slopes = ([side.slope for side in (a.left, a.right) if side] for a in (f, own))
+    assert [slope * width for slope in slopes] == pytest.approx(own_slopes)
+    assert f.span == pytest.approx(own.span, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("f", "left", "right"),
+    [
+        (x * S(x), Line(0.0, 0.0), Line(1.0, 0.0)),
+        (sp.tanh(x - 10**6), Line(0.0, -1.0), Line(0.0, 1.0)),
+        (phi(x) / Phi(x), Line(-1.0, 0.0), Line(0.0, 0.0)),  # nears -x as 1/x does, by a ratio of two tails
+        (phi(x) / Phi(-x), Line(0.0, 0.0), Line(1.0, 0.0)),
+        (SOFTSIGN, Line(0.0, -1.0), Line(0.0, 1.0)),
+        (HUBER, Line(-1.0, -1.0), Line(1.0, -1.0)),
+        (x * sp.tanh(sp.exp(x)), Line(0.0, 0.0), Line(1.0, 0.0)),
+        (sp.log(1 + x**2), None, None),
+    ],
+    ids=str,
+)
+def test_the_lines_that_f_nears_are_found(f: sp.Expr, left: Line | None, right: Line | None) -> None:
+    found = analyse("f", split(f))
+    assert (found.left, found.right) == (left, right)
+    assert found.algebraic or f not in (SOFTSIGN, HUBER)
+
+
+def test_a_centre_spans_slopes_and_jumps_are_found() -> None:
+    far, silu = analyse("far", split(sp.tanh(x - 10**6))), analyse("silu", split(x * S(x)))
+    assert abs(far.centre - 1e6) < 2
+    assert far.lipschitz == pytest.approx(1, rel=0.01)
+    assert far.span == pytest.approx(2.0, abs=1e-9)
+    assert not far.algebraic
+    assert abs(silu.lipschitz - 1.0998393194) < 1e-5
+    assert analyse("shrink", split(SHRINK)).jumps == ((-0.5, 0.5), (0.5, 0.5))
+
+
+def test_an_exponential_of_an_exponential_does_not_overflow_where_its_tanh_is_1() -> None:
+    f = analyse("f", split(x * sp.tanh(sp.exp(x))))
+    assert [float(c) for c in f.taylor(0, 1e9, 3)] == [1e9, 1.0, 0.0]
+    assert [float(c) for c in f.taylor(0, -1e9, 3)] == [0.0, 0.0, 0.0]
+    assert f.evaluable == 1e6  # mpmath's tanh of e^1e10 runs out of memory
+    assert analyse("mish", split(MISH)).evaluable == np.inf
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        sp.Piecewise((sp.exp(-1 / (1 - x**2)), sp.Abs(x) < 1), (0, True)),
+        sp.Piecewise((x / (1 - sp.exp(x)), x > 0), (0, True)),
+    ],
+)
+def test_a_denominator_that_vanishes_at_a_kink_is_no_crash(f: sp.Expr) -> None:
+    with suppress(BuildError):
+        analyse("pole", split(f))
+
+
+# Exact values of functions of any kind, by two ways.
 @pytest.mark.parametrize(
     ("f", "quickly"),
     [
@@ -74,15 +151,6 @@ def test_small_and_wide_forms_of_a_smooth_f_meet_and_are_right(f: sp.Expr) -> No
         assert np.abs(values / want - 1).max() < (1e-11 if name == "mean" else 3e-9), name
     far = QuadratureTruth(activation).outputs(np.array([-1e30, 1e30]), np.full(2, activation.length**2 / 100))
     assert all(np.isfinite(values).all() for values in far.values())
-
-
-def test_what_f_is_is_found_from_its_expression() -> None:
-    silu = analyse("silu", split(x * S(x)))
-    assert silu.left == Line(0.0, 0.0)
-    assert silu.right == Line(1.0, 0.0)
-    assert abs(silu.lipschitz - 1.0998393194) < 1e-5
-    assert analyse("tanh", split(sp.tanh(x))).span == pytest.approx(2.0, abs=1e-9)
-    assert analyse("shrink", split(SHRINK)).jumps == ((-0.5, 0.5), (0.5, 0.5))
 
 
 @pytest.mark.parametrize(("mean", "var"), [(1e9, 1.0), (-3e5, 1e8), (-40.0, 4.0), (2.0, 1e-8)])
@@ -149,24 +217,6 @@ def test_the_mean_of_a_bounded_function_is_held_to_its_range_at_any_variance() -
     assert measure.allowed("mean", half, zero, wide)[0] <= 1.002e-6
     unbounded = MomentsMeasure(1.0, np.inf, (), {})
     assert unbounded.allowed("mean", half, zero, wide)[0] == pytest.approx(10.0, rel=1e-5)
-
-
-def test_lines_that_are_neared_slowly_are_found() -> None:
-    soft, huber = (analyse("f", split(f)) for f in (SOFTSIGN, HUBER))
-    assert (soft.left, soft.right, soft.algebraic) == (Line(0.0, -1.0), Line(0.0, 1.0), True)
-    assert (huber.left, huber.right) == (Line(-1.0, -1.0), Line(1.0, -1.0))
-    assert not analyse("f", split(sp.tanh(x))).algebraic
-    assert analyse("f", split(sp.log(1 + x**2))).right is None
-
-
-def test_an_exponential_of_an_exponential_does_not_overflow_where_its_tanh_is_1() -> None:
-    f = analyse("f", split(x * sp.tanh(sp.exp(x))))
-    assert f.left == Line(0.0, 0.0)
-    assert f.right == Line(1.0, 0.0)
-    assert [float(c) for c in f.taylor(0, 1e9, 3)] == [1e9, 1.0, 0.0]
-    assert [float(c) for c in f.taylor(0, -1e9, 3)] == [0.0, 0.0, 0.0]
-    assert f.evaluable == 1e6  # mpmath's tanh of e^1e10 runs out of memory
-    assert analyse("mish", split(MISH)).evaluable == np.inf
 
 
 @pytest.mark.parametrize(
