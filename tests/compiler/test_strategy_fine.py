@@ -21,11 +21,10 @@ from momentgen.compiler.function.pieces import split
 from momentgen.compiler.ir.graph import Graph
 from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
 from momentgen.compiler.ir.values import evaluate_mpmath, outputs_float64
-from momentgen.compiler.lower.float64 import numbered
 from momentgen.compiler.strategies.kinks.piecewise import stable_variants
 from momentgen.compiler.strategies.surfaces import fine_output, fine_surface
 from momentgen.compiler.strategies.surfaces.fine_output import ALLOWED, BEYOND, OF_SLOW, OF_TAILS, PARTIALS_OF
-from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces, slow_rows
+from momentgen.compiler.strategies.surfaces.fine_surface import FineSurfaces, find_fine_surfaces
 from momentgen.compiler.strategies.surfaces.fine_surface_graph import build_fine_graph
 from momentgen.compiler.strategies.surfaces.surface import least_mean
 from momentgen.errors import BuildError
@@ -90,7 +89,7 @@ def allowed(f: Activation, v: float, exact: dict[str, Any]) -> dict[str, float]:
 def test_all_outputs_are_within_what_is_allowed_of_balls(name: str) -> None:
     f, truth, random = made(name)[0], BallTruth(made(name)[0]), np.random.default_rng(5)
     assert made(name)[1].facts["allowed_float64"] == BEYOND
-    for v in switch_of(name) * np.array([1e-4, 0.3, 1.0, 1.1, 5.0, 300.0, 1e6]):
+    for v in switch_of(name) * np.array([1e-4, 0.3, np.nextafter(1.0, 0.0), 1.0, 1.1, 5.0, 300.0, 1e6]):
         mean = f.centre + np.sqrt(v) * np.concatenate([random.uniform(-7, 7, 12), [0.0]])
         found = computed(name, mean, np.full_like(mean, v))
         for place, m in enumerate(mean.tolist()):
@@ -117,17 +116,6 @@ def test_below_the_switch_means_are_exact_but_for_rounding(name: str) -> None:
         found = computed(name, mean, np.full_like(mean, v))["mean"]
         for m, value in zip(mean.tolist(), found.tolist(), strict=True):
             assert abs(value - float(truth.at(m, float(v))["mean"])) <= 1e-14 * (1 + abs(m) + np.sqrt(v)), (m, v)
-
-
-@each(FUNCTIONS)
-def test_at_the_switch_there_is_no_step_beyond_what_is_allowed(name: str) -> None:
-    f, v = made(name)[0], switch_of(name)
-    mean = f.centre + np.sqrt(v) * np.linspace(-9, 9, 181)
-    below = computed(name, mean, np.full_like(mean, np.nextafter(v, 0.0)))
-    above = computed(name, mean, np.full_like(mean, v))
-    for place in range(mean.size):
-        for output, most in allowed(f, v, {"mean": above["mean"][place]}).items():
-            assert abs(above[output][place] - below[output][place]) <= most, (output, mean[place])
 
 
 def test_a_bounded_functions_variance_is_large_where_sigma_is() -> None:
@@ -196,7 +184,7 @@ def test_mean_and_variance_are_within_what_is_allowed_of_balls(name: str) -> Non
 def test_partials_are_within_what_is_allowed_of_the_largest_at_that_variance(name: str) -> None:
     f, goals = surfaces_of(name)[0], surfaces_of(name)[1].goals
     truth = truth_of(f)
-    for v in f.length**2 * np.exp([*np.linspace(-14, 8, 23), 15, 25, 40, 60]):
+    for v in f.length**2 * np.exp([*np.linspace(-14, 8, 23), 15, 25, 40, 60, 300]):
         mean = f.centre + np.sqrt(v + f.length**2) * np.linspace(-8, 8, 129)
         exact, found = truth.outputs(mean, np.full_like(mean, v)), smooth_values(name, mean, np.full_like(mean, v))
         for output in (partial for pair in PARTIALS_OF.values() for partial in pair):
@@ -241,11 +229,12 @@ def test_far_out_a_mean_is_the_line_and_gradients_are_its(name: str) -> None:
     assert f.left is not None
     assert f.right is not None
     for sign, line in ((-1, f.left), (1, f.right)):
-        mean = sign * np.array([1e8, 1e9, 1e150] if f.algebraic else [1e3, 1e8, 1e150])
-        found = smooth_values(name, mean, np.array([1e-3, 1.0, 1e4]))
+        mean = sign * np.array([1e8 if f.algebraic else 1e3, 1e9, 1e150, 1e160, 1e250, 1e300])
+        var = np.array([1e-3, 1.0, 1e4, 1e-300, 1.0, 1e280])  # squares of means, and over variances, are beyond range
+        found = smooth_values(name, mean, var)
         assert np.allclose(found["mean"], line.slope * mean + line.offset, rtol=1e-15, atol=goals["mean"])
         assert np.allclose(found["dmean_dmu"], line.slope, rtol=0, atol=1e-300)
-        assert np.allclose(found["var"] / [1e-3, 1.0, 1e4], line.slope**2, rtol=0, atol=goals["var"] * f.lipschitz**2)
+        assert np.allclose(found["var"] / var, line.slope**2, rtol=0, atol=goals["var"] * f.lipschitz**2)
         assert np.allclose(found["dvar_dmu"], 0.0, rtol=0, atol=1e-300)
 
 
@@ -281,22 +270,6 @@ def test_between_cells_there_is_no_step_beyond_what_is_allowed_on_either_side(na
                     output,
                     v,
                 )
-
-
-@each(SMOOTH)
-def test_far_beyond_what_squares_hold_the_outermost_cell_is_taken(name: str) -> None:
-    f, surfaces, forward, _ = surfaces_of(name)
-    numbers = numbered(forward)
-    columns = len(surfaces.cells.columns)
-    large = np.array([1e160, 1e250, 1e300])
-    for v, row in ((1e-300, len(surfaces.cells.rows) - 1), (1.0, None), (1e300, 0)):
-        found = outputs_float64(numbers, {"mean": large, "var": np.full(3, v)})["number"]
-        near = outputs_float64(numbers, {"mean": np.full(3, f.centre), "var": np.full(3, v)})["number"]
-        outermost = large / np.sqrt(v) > 1e9
-        assert (found[outermost] % columns == columns - 1).all()
-        assert (near % columns == (0 if surfaces.cells.folded else columns // 2)).all()
-        if row is not None:
-            assert (found // columns == row).all()
 
 
 def test_a_function_of_two_lengths_is_less_accurate_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,14 +311,6 @@ def test_slow_tails_of_any_powers_are_within_what_is_allowed(expression: sp.Expr
     size = np.minimum(f.lipschitz**2 * var, (f.span / 2) ** 2)
     values = outputs_float64(build_fine_graph(f, found, OUTPUTS), {"mean": mean, "var": var})["var"]
     assert (np.abs(values - exact) <= 2 * OF_SLOW["var"] * size).all()
-
-
-def test_rows_of_slow_tails_widen_towards_the_least() -> None:
-    cuts = np.array([1e-6, *slow_rows(7, 1e-6), 1.0])
-    widths = np.diff(np.log(cuts))
-    assert len(widths) == 7
-    assert (widths > 0).all()
-    assert (np.diff(widths) < 0).all()
 
 
 def test_beyond_the_least_q_outputs_are_the_kinks_alone() -> None:
