@@ -14,7 +14,7 @@ BUDGETS = {
     "momentgen/laws": 15_300,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_000,
-    "tests": 36_770,
+    "tests": 36_720,
     "benchmarks": 8_330,
 }
 

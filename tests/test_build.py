@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,7 @@ def kinds(rules: Path, **options: object) -> set[tuple[str, str]]:
     return {(f.kind, f.path) for f in check(rules, **options)}  # type: ignore[arg-type]
 
 
-def test_builds_a_package_beside_the_rules_that_exports_every_op(rules: Path) -> None:
+def test_builds_a_package_that_exports_every_op_and_with_nothing_to_do_changes_nothing(rules: Path) -> None:
     result = run(rules)
     assert result.ok
     assert result.output == rules.parent / "generated"
@@ -64,14 +65,9 @@ def test_builds_a_package_beside_the_rules_that_exports_every_op(rules: Path) ->
         [sys.executable, "-c", program], cwd=rules.parent, check=True, capture_output=True, text=True
     ).stdout
     assert shown == "['abs', 'heaviside', 'relu'] ['relu'] ['abs']\n"
-
-
-def test_a_build_with_nothing_to_do_changes_nothing(rules: Path) -> None:
-    run(rules)
-    out = rules.parent / "generated"
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in result.output.rglob("*") if "__pycache__" not in path.parts}
     assert set(statuses(run(rules)).values()) == {"fresh"}
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
     assert kinds(rules) == set()
 
 
@@ -82,14 +78,6 @@ def test_builds_are_byte_identical_whatever_the_number_of_jobs_and_a_time_out_th
     run(rules, output=tmp_path / "one", jobs=1)
     run(rules, output=tmp_path / "two", **options)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
-
-
-def test_only_a_changed_rule_is_built_again(rules: Path) -> None:
-    run(rules)
-    (rules / "abs.py").write_text("abs changed")
-    assert kinds(rules) == {("stale", "abs")}
-    assert statuses(run(rules)) == {"abs": "built", "heaviside": "fresh", "relu": "fresh"}
-    assert kinds(rules) == set()
 
 
 @pytest.fixture
@@ -164,45 +152,40 @@ def test_a_rule_built_while_the_compiler_was_edited_is_not_taken_for_fresh(rules
     assert "relu" in causes(rules)
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"format": 1}', None])
-def test_without_a_record_of_the_compiler_all_rules_are_built_again(rules: Path, text: str | None) -> None:
-    run(rules)
-    record = rules.parent / "generated/compiler.json"
-    before = snapshot(rules.parent / "generated")
-    record.unlink() if text is None else record.write_text(text)
-    assert set(causes(rules)) == {"abs", "heaviside", "relu"}
-    assert set(statuses(run(rules)).values()) == {"built"}
-    assert snapshot(rules.parent / "generated") == before
-
-
 def replace(path: Path, old: str, new: str) -> None:
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
 
 
+ALL_STALE = {("stale", name) for name in ("abs", "heaviside", "relu")}
+BROKEN_RECORDS = ("{", "[1]", '{"format": 1}')
+
+
 @pytest.mark.parametrize(
-    ("damage", "finding"),
+    ("damage", "findings"),
     [
-        (lambda out: (out / "relu/exact.c").write_text("edited"), ("touched", "relu/exact.c")),
-        (lambda out: (out / "relu/exact.json").write_text("{"), ("touched", "relu/exact.json")),
-        (lambda out: (out / "relu/exact.c").unlink(), ("missing", "relu/exact.c")),
-        (lambda out: (out / "relu/manifest.json").unlink(), ("missing", "relu/manifest.json")),
-        (lambda out: (out / "relu/manifest.json").write_bytes(b"\xff{"), ("touched", "relu/manifest.json")),
-        (lambda out: (out / "relu/manifest.json").write_text("[1]"), ("touched", "relu/manifest.json")),
-        (lambda out: (out / "relu").rename(out.parent / "elsewhere"), ("missing", "relu")),
-        (lambda out: (out / "relu/extra.c").write_text(""), ("orphan", "relu/extra.c")),
-        (lambda out: (out / "__init__.py").unlink(), ("missing", "__init__.py")),
-        (lambda out: (out / ".new-relu").mkdir(), ("orphan", ".new-relu")),
-        (lambda out: replace(out / "relu/manifest.json", "2.5 ulp", "0.5 ulp"), ("touched", "relu/manifest.json")),
-        (lambda out: replace(out / "compiler.json", '"relu"', '"tanh"'), ("stale", "relu")),
+        (lambda out: (out / "relu/exact.c").write_text("edited"), {("touched", "relu/exact.c")}),
+        (lambda out: (out / "relu/exact.json").write_text("{"), {("touched", "relu/exact.json")}),
+        (lambda out: (out / "relu/exact.c").unlink(), {("missing", "relu/exact.c")}),
+        (lambda out: (out / "relu/manifest.json").unlink(), {("missing", "relu/manifest.json")}),
+        (lambda out: (out / "relu/manifest.json").write_bytes(b"\xff{"), {("touched", "relu/manifest.json")}),
+        (lambda out: (out / "relu/manifest.json").write_text("[1]"), {("touched", "relu/manifest.json")}),
+        (lambda out: (out / "relu").rename(out.parent / "elsewhere"), {("missing", "relu")}),
+        (lambda out: (out / "relu/extra.c").write_text(""), {("orphan", "relu/extra.c")}),
+        (lambda out: (out / "__init__.py").unlink(), {("missing", "__init__.py")}),
+        (lambda out: (out / ".new-relu").mkdir(), {("orphan", ".new-relu")}),
+        (lambda out: replace(out / "relu/manifest.json", "2.5 ulp", "0.5 ulp"), {("touched", "relu/manifest.json")}),
+        (lambda out: replace(out / "compiler.json", '"relu"', '"tanh"'), {("stale", "relu")}),
+        (lambda out: (out / "compiler.json").unlink(), ALL_STALE),
+        *((lambda out, text=text: (out / "compiler.json").write_text(text), ALL_STALE) for text in BROKEN_RECORDS),
     ],
 )
-def test_check_finds_damage_and_a_build_mends_it(rules: Path, damage, finding) -> None:  # type: ignore[no-untyped-def]
+def test_check_finds_damage_and_a_build_mends_it(rules: Path, damage, findings) -> None:  # type: ignore[no-untyped-def]
     run(rules)
     out = rules.parent / "generated"
     before = snapshot(out)
     damage(out)
-    assert finding in kinds(rules)
+    assert findings <= kinds(rules)
     run(rules)
     assert snapshot(out) == before
     assert kinds(rules) == set()
@@ -244,25 +227,21 @@ def test_a_failing_rule_keeps_its_old_output_and_the_others_are_built(rules: Pat
     assert kinds(rules) == {("stale", "abs"), ("missing", "tanh")}
 
 
-def test_a_defect_of_the_compiler_is_named_with_its_stage_and_keeps_its_traceback(rules: Path) -> None:
-    (rules / "abs.py").write_text("defect")
-    result = run(rules).rules[0]
-    assert isinstance(result.error, BuildError)
-    assert (result.error.rule, result.error.stage) == ("abs", "derive")
-    assert "ZeroDivisionError: a defect" in str(result.error)
-    assert "stub_compiler.py" in result.defect
-
-
-def test_an_error_from_a_tool_that_knows_no_rules_still_names_the_rule(rules: Path) -> None:
-    (rules / "abs.py").write_text("tool")
-    assert str(run(rules).rules[0].error) == "rule abs, stage emit: C: no such file"
-
-
-def test_a_worker_that_dies_takes_no_other_rule_with_it(rules: Path) -> None:
-    (rules / "abs.py").write_text("die")
-    result = run(rules, jobs=2)
+@pytest.mark.parametrize(
+    ("text", "jobs", "said"),
+    [
+        ("tool", 1, "rule abs, stage emit: C: no such file"),  # of a tool that knows no rules
+        ("defect", 1, "rule abs, stage derive: .*ZeroDivisionError: a defect"),
+        ("die", 2, "rule abs, .*worker process died"),
+    ],
+)
+def test_what_a_rule_dies_of_is_named_and_the_others_are_built(rules: Path, text: str, jobs: int, said: str) -> None:
+    (rules / "abs.py").write_text(text)
+    result = run(rules, jobs=jobs)
     assert statuses(result) == {"abs": "failed", "heaviside": "built", "relu": "built"}
-    assert "worker process died" in str(result.rules[0].error)
+    assert isinstance(result.rules[0].error, BuildError)
+    assert re.match(said, str(result.rules[0].error))
+    assert ("stub_compiler.py" in result.rules[0].defect) == (text == "defect")
 
 
 def test_a_rule_that_exceeds_the_time_out_is_stopped_and_the_others_are_built(rules: Path) -> None:
@@ -332,28 +311,11 @@ def test_what_cannot_be_built_is_an_error_that_creates_nothing(
     assert sorted(rules.parent.rglob("*")) == before
 
 
-def test_an_unwritable_output_directory_stops_the_build_before_any_work(
-    rules: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Path, *_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
-
-    out = rules.parent / "generated"
-    out.mkdir()
-    compiled: list[str] = []
-    monkeypatch.setattr(Output, "create", lambda self: None)
-    monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(MomentgenError, match="cannot be written: Permission denied"):
-        build(rules, jobs=1, compiler=lambda name, *_: compiled.append(name))  # type: ignore[arg-type,return-value,func-returns-value]
-    assert compiled == []
-
-
-def test_a_disk_that_fills_up_leaves_the_old_output_and_no_rubbish(
+def test_a_disk_that_cannot_be_written_stops_the_build_before_any_work_and_a_full_one_leaves_the_old_output(
     rules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(rules)
-    out = rules.parent / "generated"
-    before = snapshot(out)
+    before, compiled = snapshot(rules.parent / "generated"), list[str]()
     (rules / "abs.py").write_text("abs changed")
     write_bytes = Path.write_bytes
 
@@ -363,11 +325,17 @@ def test_a_disk_that_fills_up_leaves_the_old_output_and_no_rubbish(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_bytes(self, data)
 
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
     monkeypatch.setattr(Path, "write_bytes", full)
-    result = run(rules)
-    assert "stage write" in str(result.rules[0].error)
-    assert "No space left on device" in str(result.rules[0].error)
-    assert snapshot(out) == before
+    assert re.search("stage write.*No space left on device", str(run(rules).rules[0].error))
+    monkeypatch.setattr(Output, "create", lambda self: None)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(MomentgenError, match="cannot be written: Permission denied"):
+        build(rules, jobs=1, compiler=lambda name, *_: compiled.append(name))  # type: ignore[arg-type,return-value,func-returns-value]
+    assert compiled == []
+    assert snapshot(rules.parent / "generated") == before
 
 
 def test_a_directory_or_package_of_somebody_else_is_never_replaced(rules: Path, tmp_path: Path) -> None:
@@ -552,11 +520,6 @@ def features_and_core(name: str, report: Callable[[str], None]) -> tuple[list[st
 
 
 @needs_avx2
-def test_numpy_has_code_for_wide_vectors_that_can_be_left_out() -> None:
-    assert WIDE  # else its names have changed, and nothing is left out
-
-
-@needs_avx2
 def test_a_worker_uses_no_vectors_of_512_bits_and_one_core_of_openblas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NPY_ENABLE_CPU_FEATURES", raising=False)
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
@@ -565,6 +528,7 @@ def test_a_worker_uses_no_vectors_of_512_bits_and_one_core_of_openblas(monkeypat
     ((_, found),) = run_all(["MOMENTGEN_TESTED"], 1, features_and_core, environment=environment)
     assert not isinstance(found, Lost)
     features, core, variable = found
+    assert WIDE  # else NumPy's names have changed, and nothing is left out
     assert not {*features} & {*WIDE}
     assert "AVX2" in features
     assert (core, variable) == ("Haswell", "yes")

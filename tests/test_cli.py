@@ -44,8 +44,10 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_build_prints_a_table_of_bounds_operations_and_time(rules: Path, said: Command) -> None:
-    code, out, err = said("build", "rules", "--jobs", "1")
+def test_build_of_the_directory_s_rules_prints_a_table_of_bounds_operations_and_time(
+    rules: Path, said: Command
+) -> None:
+    code, out, err = said("build", "--jobs", "1")
     row = next(line for line in out.splitlines() if "exact" in line)
     assert re.split(r"  +", row.strip())[:6] == ["abs", "exact", "2.5 ulp", "3 ulp", "10 ulp", "120 / 150"]
     assert "generated: 2 built, 0 fresh" in out
@@ -77,21 +79,15 @@ def test_an_interrupted_build_says_what_was_written(tmp_path: Path) -> None:
     assert "interrupted: 1 of 2 rules were written (abs); the others are as before" in console.export_text()
 
 
-def test_a_failing_rule_gives_one_line_and_exit_code_1(rules: Path, said: Command) -> None:
-    (rules / "abs.py").write_text("fail")
-    code, out, err = said("build", "rules", "--jobs", "1")
-    assert (code, err) == (1, "Error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n")
-    assert "generated: 1 built, 0 fresh" in out
-
-
-def test_verbose_gives_the_reason_of_every_strategy(rules: Path, said: Command) -> None:
-    (rules / "abs.py").write_text("fail twice")
+def test_a_failing_rule_gives_one_line_and_verbose_the_reason_of_every_strategy(rules: Path, said: Command) -> None:
     first = "Error: rule abs, stage derive: the integral diverges in `exp(x**2)`\n"
     hint = "  2 other strategies were tried: momentgen build --verbose says why they do not serve\n"
     reasons = "  halves: expected a line\n  smooth: expected no kink\n"
-    for arguments, more in (((), hint), (("--verbose",), reasons)):
-        code, _, err = said("build", "rules", *arguments)
+    for text, arguments, more in (("fail", (), ""), ("fail twice", (), hint), ("fail twice", ("--verbose",), reasons)):
+        (rules / "abs.py").write_text(text)
+        code, out, err = said("build", "rules", "--jobs", "1", *arguments)
         assert (code, err) == (1, first + more)
+        assert "generated: 1 built, 0 fresh" in out or "generated: 0 built, 1 fresh" in out
 
 
 def test_check_exits_0_when_fresh_and_1_with_a_list_of_findings(rules: Path, said: Command) -> None:
@@ -168,12 +164,6 @@ def test_help_on_a_narrow_terminal_has_whole_names(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("arguments", [("build", "rules", "--jobs", "0"), ("bild",)])
 def test_wrong_usage_exits_2(rules: Path, said: Command, arguments: tuple[str, ...]) -> None:
     assert said(*arguments).code == 2
-
-
-def test_rules_are_those_of_the_working_directory_where_nobody_says(rules: Path, said: Command) -> None:
-    code, out, _ = said("build", "--jobs", "1")
-    assert code == 0
-    assert "generated: 2 built, 0 fresh" in out
 
 
 def test_what_writes_never_takes_the_installed_rules(
@@ -286,6 +276,7 @@ RULES = Path(__file__).parents[1] / "rules"
 POINTS = [(0.3, 1.7), (-2.1, 0.4)]
 CLOSED = ["Max(x, 0)", "Abs(x)", "x**3", "sin(x)", "Min(Max(x, -1), 1)", "Max(x, 0)**2", "exp(-x**2)", "relu(x) - 2"]
 CLOSED += ["Piecewise((x, x > 0), (exp(x) - 1, True))", "heaviside", "leaky_relu"]
+ONLY_THE_MEAN = ["x*Phi(x)", pytest.param("x*Phi(2*x + 1) - 3", marks=pytest.mark.slow)]
 
 
 def values(found: Derived, mean: float, var: float) -> dict[str, mpmath.mpf]:
@@ -303,7 +294,7 @@ def values(found: Derived, mean: float, var: float) -> dict[str, mpmath.mpf]:
     return {name: mpmath.mpf(str(at(e))) for name, e in found.outputs.items()}
 
 
-@pytest.mark.parametrize("what", CLOSED)
+@pytest.mark.parametrize("what", [*CLOSED, *ONLY_THE_MEAN])
 def test_printed_moments_and_partials_agree_with_quadrature_of_f(what: str) -> None:
     rule = find_rule(what, RULES)
     found = derived(rule)
@@ -358,17 +349,11 @@ def test_what_has_no_moments_to_print_is_refused_with_the_reason(
         derived(find_rule(what, RULES))
 
 
-@pytest.mark.parametrize("what", ["x*Phi(x)", pytest.param("x*Phi(2*x + 1) - 3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", ONLY_THE_MEAN)
 def test_where_f_squared_has_no_closed_form_the_mean_and_its_partials_are_printed_and_that_is_said(what: str) -> None:
     found = derived(find_rule(what))
     assert list(found.outputs) == ["mean", "dmean_dmu", "dmean_dvar"]
     assert "var: f**2 is outside the closed algebra" in found.text()
-    with mpmath.workdps(25):
-        for mean, var in POINTS:
-            truth = {"mean": moments(found.rule.f, mean, var, {}, digits=20)[0]}
-            truth |= partials(found.rule.f, mean, var, {}, digits=20)
-            for name, value in values(found, mean, var).items():
-                assert abs(value - truth[name]) <= 1e-15 * (1 + abs(truth[name])), (name, mean, var)
 
 
 def test_a_rule_s_name_finds_the_installed_rules_outside_of_a_checkout(
