@@ -5,9 +5,8 @@ moments far more accurately than as many draws.  One value has trapezoidal rules
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
 the first.  That is what is stated, and twice as much where the differences do not shrink.
 
-Where that is more than the user allows, as of a jump, rows take the points of scrambled Sobol sequences in turn.  Of
-functions with kinks such rows find moments more accurately than as many draws.  Each sequence is a sample of its own,
-so that their differences tell the error.
+Where that is more than the user allows, as of a jump, rows take the points of scrambled Sobol sequences in turn.  At
+kinks these are more accurate than as many draws.  Each sequence is a sample of its own: differences tell the error.
 """
 
 from __future__ import annotations
@@ -79,10 +78,13 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     if roots is None:
         return None
     nodes = torch.empty(0, roots[0].shape[1], dtype=torch.float64)
+    moved = [value.mean.new_empty(0, *value.mean.shape) for value in network.inputs]
 
     def given(place: int, value: Moments) -> Given:
         def at(rows: Tensor) -> Tensor:
-            return value.mean + _moved(value, roots[place], nodes[rows.clamp_max(len(nodes) - 1)])
+            if len(own := moved[place]) < len(nodes):  # many quantiles at once are little dearer than one
+                own = moved[place] = torch.cat([own, _moved(value, roots[place], nodes[len(own) :])])
+            return value.mean + own[rows.clamp_max(len(nodes) - 1)]
 
         return Given(value, place, at)
 
@@ -124,11 +126,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
         if error <= spent.rtol * _AGREED or (kinked and count > 1 and error > _HOPELESS * spent.rtol):
             break
     # noise that is further off may move an output that is the same at all nodes
-    if error > _ALLOWED * spent.rtol or (
-        atoms is None
-        and count > 1
-        and any(bool((values == values[0]).all(0).any()) for values in map(outputs.of, places))
-    ):
+    still = atoms is None and count > 1 and any(bool((one == one[0]).all(0).any()) for one in map(outputs.of, places))
+    if still or error > _ALLOWED * spent.rtol:
         return None
     parts = list(map(_rounded, parts))
     if count > 1 and kinked and atoms is None:  # a product of few nodes each does not reach far
@@ -355,13 +354,16 @@ class PointNoise(InputNoise):
     def __init__(self, value: Moments, place: int, seed: int, root: Tensor) -> None:
         super().__init__(value, place, seed)
         self._root = root
+        #: noise of all points, by how many a sequence has, and by whether it has derivatives
+        self._made = dict[tuple[int, bool], Tensor]()
 
     def rows(self, rows: range) -> Tensor:
         if rows.start >= BESIDE:  # draws that are independent of all rows
             return super().rows(rows)
         each = 2 ** max(math.ceil(math.log2(rows.stop / SEQUENCES)), _AT_ONCE)
-        points = _points(self._root.shape[1], self._seed, each)[rows.start : rows.stop]
-        return _moved(self.value, self._root, points)
+        if (kind := (each, torch.is_grad_enabled())) not in self._made:
+            self._made[kind] = _moved(self.value, self._root, _points(self._root.shape[1], self._seed, each))
+        return self._made[kind][rows.start : rows.stop]
 
 
 @functools.lru_cache(maxsize=8)

@@ -157,8 +157,8 @@ class Contributions:
         firsts, totals = list[Tensor](), list[Tensor]()
         for group in range(count):
             mixed = [
-                torch.where((label == group).view(self._shape(place)), a, b)
-                for place, (label, a, b) in enumerate(zip(labels, one, other, strict=True))
+                torch.where((label == group).view((1, *a.shape[2:]) if self.batched else a.shape[1:]), a, b)
+                for label, a, b in zip(labels, one, other, strict=True)
             ]
             # has the group of ``one``, and all else of ``other``
             both = self._rest(mixed, right_linear.sum(0) - right_linear[group] + left_linear[group])
@@ -170,10 +170,6 @@ class Contributions:
             (every.mean(0), every.std(0) / len(every) ** 0.5)
             for every in (torch.stack(firsts, 1), torch.stack(totals, 1), var)
         ]
-
-    def _shape(self, place: int) -> tuple[int, ...]:
-        shape = self._noise[place].value.mean.shape
-        return (1, *shape[1:]) if self.batched else tuple(shape)
 
     def _mapped(self, given: list[Tensor]) -> Tensor:
         """The output at values of the inputs, with rows in front; shape ``(rows, B, K)``, float64."""
