@@ -170,8 +170,8 @@ def budget(
             ``"channel"`` for one per entry of the first dimension of an example.  Tensors of whole numbers from 0, one
             per noisy argument, of an example's shape.  None for values where there are few, else arguments.
         names: of the groups, in the order of :attr:`Budget.names` without this argument.
-        draws: passes for each group.  0 leaves the linear part alone.  None for 4,096 of a formula and 256 of a
-            network, up to 64 groups, where more than the linear part matters.
+        draws: passes for each group, which set the errors of shares.  0 leaves the linear part alone.  None for 4,096
+            of a formula and 256 of a network, up to 64 groups, where more than the linear part matters.
         options: ``rtol``, ``max_rows``, ``seed``, as for :func:`momentgen.propagate`.
 
     Raises:

@@ -151,6 +151,12 @@ def test_no_noise_has_no_variance_and_no_error() -> None:
     assert not found.std_error.any()
 
 
+def test_a_count_of_few_values_is_that_of_most_draws() -> None:
+    """Of three values, each above 0 with probability .58, two are most often; at the nodes of a product rule all are."""
+    x = noisy(torch.full((2, 3), 0.2, dtype=torch.float64), std=1.0)
+    assert all(momentgen.propagate(lambda x: (x > 0).sum(-1), x, seed=seed).tolist() == [2, 2] for seed in range(5))
+
+
 def test_decisions_are_those_of_most_draws() -> None:
     x = noisy(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), std=0.1)
     found = momentgen.convert(Of(lambda x: (x.argmax(1), x.sum(1))), "controlled")(x)

@@ -329,15 +329,17 @@ class Outputs:
         shape, dtype = self.rows[0][place].shape, self._dtype(place)
         return OfOutput(shape, dtype, self.batched(place), make, end, further)
 
-    def with_moments(
-        self, estimates: dict[int, Estimate], predictives: dict[int, OfOutput], weight: Tensor | None = None
-    ) -> Any:
+    def decide(self) -> bool:
+        """Whether an output that is no real number is another in some rows."""
+        others = set(range(len(self.rows[0]))).difference(self.real(), self.real(beside=True))
+        return any(not torch.equal(row[place], self.rows[0][place]) for row in self.rows for place in others)
+
+    def with_moments(self, estimates: dict[int, Estimate], predictives: dict[int, OfOutput]) -> Any:
         """The nest that the network returns, with moments in it.
 
         Args:
             estimates: of each output of floating point.
             predictives: of those that have one.
-            weight: of each row, shape ``(rows,)``; None for rows that count alike.
         """
         assert self.form is not None
         leaves: list[Any] = []
@@ -354,7 +356,7 @@ class Outputs:
             elif leaf.is_complex() or not leaf.numel():
                 leaves.append(leaf)
             else:  # a decision: what most draws have
-                leaves.append(_most_frequent(torch.stack([row[place] for row in self.rows]), weight))
+                leaves.append(torch.stack([row[place] for row in self.rows]).mode(0).values)
         return self.form.of(leaves)
 
     def _dtype(self, place: int) -> torch.dtype:
@@ -372,11 +374,3 @@ class Outputs:
         factor = estimate.factor if self.batched(place) else estimate.factor[0]
         made = JointMoments.of(shaped(estimate.mean), shaped(estimate.var), factor.to(dtype))
         return made.with_errors(shaped(estimate.std_error), shaped(estimate.mean_error), len(self.rows))
-
-
-def _most_frequent(values: Tensor, weight: Tensor | None) -> Tensor:
-    """The value that most rows have, by their weights."""
-    if weight is None:
-        return values.mode(0).values
-    same = (values[:, None] == values[None]).to(weight.dtype)  # of any two rows
-    return values.gather(0, torch.einsum("ij...,j->i...", same, weight).argmax(0, keepdim=True))[0]
