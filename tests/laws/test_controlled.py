@@ -152,7 +152,7 @@ def test_no_noise_has_no_variance_and_no_error() -> None:
 
 
 def test_a_count_of_few_values_is_that_of_most_draws() -> None:
-    """Of three values, each above 0 with probability .58, two are most often; at the nodes of a product rule all are."""
+    """Of three values, each above 0 with probability .58, mostly two are; at most nodes of a product rule all are."""
     x = noisy(torch.full((2, 3), 0.2, dtype=torch.float64), std=1.0)
     assert all(momentgen.propagate(lambda x: (x > 0).sum(-1), x, seed=seed).tolist() == [2, 2] for seed in range(5))
 

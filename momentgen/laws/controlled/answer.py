@@ -97,7 +97,8 @@ class Answer:
             if sum(map(self._apart, self._linear)) < _ALONE:
                 least = max(least, _FEW if self._points else 2 * BLOCK)
             runs.further(min(least, most) - len(self._outputs))
-        if self._facts.seldom:  # few rows may miss where examples meet
+        alone = not self._linear and self._outputs.decide()  # no error says when to stop
+        if alone or self._facts.seldom:  # few rows may miss where examples meet
             runs.further(most - len(self._outputs))
         moved = reach(runs) if state.kinked else {}
         while True:
