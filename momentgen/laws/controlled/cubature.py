@@ -127,7 +127,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             break
     # noise that is further off may move an output that is the same at all nodes
     still = atoms is None and count > 1 and any(bool((one == one[0]).all(0).any()) for one in map(outputs.of, places))
-    if still or outputs.decide() or error > _ALLOWED * spent.rtol:  # nodes count otherwise than draws
+    if still or error > _ALLOWED * spent.rtol or outputs.decide():  # nodes count otherwise than draws
         return None
     parts = list(map(_rounded, parts))
     if count > 1 and kinked and atoms is None:  # a product of few nodes each does not reach far
