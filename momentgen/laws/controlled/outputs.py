@@ -330,7 +330,7 @@ class Outputs:
         return OfOutput(shape, dtype, self.batched(place), make, end, further)
 
     def decide(self) -> bool:
-        """Whether an output that is no real number is another in some rows."""
+        """Whether an output that is not a real number is another in some rows."""
         others = set(range(len(self.rows[0]))).difference(self.real(), self.real(beside=True))
         return any(not torch.equal(row[place], self.rows[0][place]) for row in self.rows for place in others)
 
