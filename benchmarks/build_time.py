@@ -4,10 +4,16 @@ Machines differ, and one machine from hour to hour, by a factor of two: a loop o
 cold build, on as many cores.
 
     python benchmarks/build_time.py
+    python benchmarks/build_time.py --walk relu silu [--root DIR]   # files that rules go through, of any checkout
+
+The walk of a rule is how many files and functions of the compiler its compilation enters, and how often a function of
+one file calls one of another.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import multiprocessing
 import os
 import shutil
@@ -73,7 +79,48 @@ def differing(out: Path) -> list[str]:
     )
 
 
+#: prints the walk of the rule in a file
+_WALK = """
+import json, runpy, sys
+import momentgen.compiler as compiler
+from momentgen.compiler.pipeline import compile_rule
+from momentgen.rule import Rule
+rule = next(value for value in runpy.run_path(sys.argv[1]).values() if isinstance(value, Rule))
+root, files, functions, calls = compiler.__path__[0], set(), set(), 0
+def entered(frame, event, _):
+    global calls
+    file = frame.f_code.co_filename
+    if event == "call" and file.startswith(root):
+        files.add(file)
+        functions.add((file, frame.f_code.co_qualname))
+        before = frame.f_back.f_code.co_filename
+        calls += before.startswith(root) and before != file
+sys.setprofile(entered)
+compile_rule(rule)
+sys.setprofile(None)
+print(json.dumps({"files": len(files), "functions": len(functions), "calls_between_files": calls}))
+"""
+
+
+def walk(name: str, root: Path) -> dict[str, int]:
+    """What compiling a rule of a checkout enters."""
+    command = [sys.executable, "-c", _WALK, str(root / "rules" / f"{name}.py")]
+    found = subprocess.run(
+        command, check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, text=True, stdout=-1
+    )
+    counted: dict[str, int] = json.loads(found.stdout.splitlines()[-1])
+    return counted
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--walk", nargs="+", help="rules whose walk to print, in the place of all else")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout to walk through")
+    given = parser.parse_args()
+    if given.walk:
+        for name in given.walk:
+            console.print(name, walk(name, given.root.resolve()))
+        return
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         first = timed_build(some_rules(here / "rules", FIRST), here / "first")
@@ -94,6 +141,7 @@ def main() -> None:
     console.print(f"{len(changed)} files differ from generated/ {', '.join(changed)}")
     found = {"rules": rules, "cores": os.cpu_count(), "cold_seconds": cold, "idle_seconds": idle}
     found |= {"loop_of_ten_million_seconds": loops}
+    found |= {"walks": {name: walk(name, ROOT) for name in ("relu", "silu")}}
     found |= {"first_rules": FIRST, "first_cold_seconds": first, "files_that_differ_from_generated": changed}
     save("build_time", {"environment": environment(), **found})
 
