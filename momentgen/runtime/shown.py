@@ -93,8 +93,8 @@ def hint(name: str) -> str:
         return f"; did you mean {_NAMES[name]}?"
     if name in _OF_ANSWERS:
         return (
-            f"; answers of the default method have it: call .eval() on the network before momentgen.convert, or "
-            f"momentgen.propagate(f, x).{name}"
+            "; answers of the default method have it: call .eval() on the network before momentgen.convert and ask its "
+            f"result itself, or compute all in one function, momentgen.propagate(f, x).{name}"
         )
     if not name.startswith("_") and callable(getattr(Tensor, name, None)):
         return f"; compute it in one function, momentgen.propagate(lambda a: a.{name}(), x)"

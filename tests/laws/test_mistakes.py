@@ -89,6 +89,9 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str | None]] = {
         "expected one of ap1, ap2, sample, local, controlled", None),
     "an accuracy below 0": (lambda: propagate(torch.sin, x, rtol=0.0),
         "expected rtol, a relative error, above 0", None),
+    "an event across examples": (
+        lambda: propagate(torch.sin, noisy(torch.ones(3, 2), std=0.1)).probability(lambda y: y[1] > y[0]),
+        "An output of an example is y[..., 1]", None),
     "a seed below 0": (lambda: propagate(torch.sin, x, seed=-1), "expected a whole number of at least 0", None),
     "a question to what was computed of a result": (lambda: (propagate(torch.sin, x) + 1).interval(0.9),
         "belongs into the call: momentgen.propagate(lambda x: net(x) + 1, x)", None),

@@ -276,6 +276,13 @@ def test_quantiles_stay_within_the_range_of_a_function_that_saturates() -> None:
     assert out.quantile(0.9).value.abs() < 1.01
 
 
+def test_a_sum_of_a_uniform_value_and_normal_ones_is_exact_at_any_tolerance() -> None:
+    a, b, c = noisy(0.0, std=1.0), noisy(0.0, std=0.5), noisy(0.0, td.Uniform(-(3**0.5), 3**0.5))
+    for rtol in (0.05, 0.02):
+        out = momentgen.propagate(lambda a, b, c: a + b + c, a, b, c, rtol=rtol)
+        assert (float(out.std), float(out.std_error)) == pytest.approx((1.5, 0.0), abs=1e-9)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_an_event_at_a_kink_has_its_probability(count: int) -> None:
     z = []

@@ -31,7 +31,7 @@ from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
-from momentgen.laws.controlled.surrogates import meets, of_nodes
+from momentgen.laws.controlled.surrogates import is_affine, meets, of_nodes
 from momentgen.laws.methods import Accuracy
 from momentgen.laws.numerics.quadrature import rotation, sobol
 from momentgen.laws.numerics.root import square_root
@@ -90,7 +90,6 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
 
     runs = Runs(network, facts, list(itertools.starmap(given, enumerate(network.inputs))), logits=False, records=False)
     draws = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
-    # of one size: for each it is found out by some calls whether rows go together
     size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
     count, outputs, kinked = nodes.shape[1], runs.outputs, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
@@ -128,6 +127,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     # noise that is further off may move an output that is the same at all nodes
     still = atoms is None and count > 1 and any(bool((one == one[0]).all(0).any()) for one in map(outputs.of, places))
     if still or error > _ALLOWED * spent.rtol or outputs.decide():  # nodes count otherwise than draws
+        return None
+    if error > spent.rtol * _AGREED and all(is_affine(moved, outputs.of(place)) for place in places):
         return None
     parts = list(map(_rounded, parts))
     if count > 1 and kinked and atoms is None:  # a product of few nodes each does not reach far

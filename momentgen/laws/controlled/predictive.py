@@ -109,6 +109,13 @@ class OfOutput:
         def happens(values: Tensor) -> Tensor:
             outputs = values.reshape(len(values), *self._size).to(self._dtype)
             happened = _of_each(lambda y: event(self._asked(y)), outputs).double()
+            asked, found = self._asked(outputs[0]).shape, happened.shape[1:]
+            whole = self._independent and asked[:1] == (self._batch,) and self._batch > 1
+            if whole and found[:1] not in ((), (self._batch,)):
+                raise InputError(
+                    f"probability: expected an event of each of {self._batch} examples, or one of all, got shape "
+                    f"{tuple(found)}. An output of an example is y[..., 1], where y[1] is the second example"
+                )
             return _where_known(happened, values.isnan().any(-1), self._independent)
 
         def found() -> Estimated:

@@ -169,6 +169,21 @@ def meets(nodes: Tensor, outputs: Tensor, weight: Tensor) -> bool:
     return bool((off <= 1e-4 * var).all())
 
 
+def is_affine(noise: list[Tensor], outputs: Tensor) -> bool:
+    """Whether outputs are an affine function of the noise, up to rounding.
+
+    Args:
+        noise: of each input in each row, shape ``(N, *shape)``, with the examples in front where these are independent.
+        outputs: shape ``(N, B, K)``.
+    """
+    values = outputs.detach().double().cpu().movedim(1, 0)
+    own = [one.detach().double().cpu().reshape(len(one), len(values), -1).movedim(1, 0) for one in noise]
+    given = torch.cat([torch.ones_like(own[0][..., :1]), *own], -1)
+    left = values - given @ torch.linalg.lstsq(given, values).solution
+    eps = torch.finfo(outputs.dtype).eps
+    return bool((left.abs().amax(1) <= 100 * eps * values.abs().amax(1)).all())
+
+
 def merged(parts: list[Surrogate]) -> Surrogate:
     """The surrogate of the examples of several; of their rows as many as all of them have."""
     if len(parts) == 1:
