@@ -93,7 +93,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
     count, outputs, kinked = nodes.shape[1], runs.outputs, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
-    parts = list[Estimate]()
+    parts, places = list[Estimate](), list[int]()
     atoms = atoms_of(network, count, spent.max_rows)
     for rule in _rules(count, spent.seed) if atoms is None else [atoms.rule]:
         if len(nodes) + len(rule.weight) > spent.max_rows:
