@@ -106,7 +106,7 @@ def walk(name: str, root: Path) -> dict[str, int]:
     """What compiling a rule of a checkout enters."""
     command = [sys.executable, "-c", _WALK, str(root / "rules" / f"{name}.py")]
     found = subprocess.run(
-        command, check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, text=True, stdout=-1
+        command, check=True, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, text=True, stdout=subprocess.PIPE
     )
     counted: dict[str, int] = json.loads(found.stdout.splitlines()[-1])
     return counted

@@ -276,11 +276,15 @@ def test_quantiles_stay_within_the_range_of_a_function_that_saturates() -> None:
     assert out.quantile(0.9).value.abs() < 1.01
 
 
-def test_a_sum_of_a_uniform_value_and_normal_ones_is_exact_at_any_tolerance() -> None:
-    a, b, c = noisy(0.0, std=1.0), noisy(0.0, std=0.5), noisy(0.0, td.Uniform(-(3**0.5), 3**0.5))
-    for rtol in (0.05, 0.02):
-        out = momentgen.propagate(lambda a, b, c: a + b + c, a, b, c, rtol=rtol)
-        assert (float(out.std), float(out.std_error)) == pytest.approx((1.5, 0.0), abs=1e-9)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 8, 100])
+def test_a_sum_of_three_values_of_any_law_is_exact_at_any_tolerance(batch: int, dtype: torch.dtype) -> None:
+    for scale, rtol in ((1.0, 0.05), (1.0, 0.02), (1e-12, 0.05), (1e6, 0.05)):
+        means = scale * torch.linspace(1, 2, batch, dtype=dtype)[:, None].repeat(1, 3)
+        reach = torch.tensor(3**0.5 * scale, dtype=dtype)
+        out = momentgen.propagate(lambda x: x.sum(-1), noisy(means, td.Uniform(-reach, reach)), rtol=rtol)
+        torch.testing.assert_close(out.std / scale, torch.full_like(out.std, 3**0.5), rtol=1e-5, atol=0)
+        assert (out.std_error < 1e-4 * out.std).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -28,12 +28,16 @@ SMALL = 0.25  # sigma/length below which smooth f is expanded
 _STEP = 1 / 9
 _ORDER = 10  # derivatives of F in the small form
 _TERMS = 14
-#: with which a coefficient enters a derivative: shape (_TERMS, _ORDER, 1)
+#: factor of each coefficient in each derivative, shape (_TERMS, _ORDER, 1)
 _FACTORS = np.array([[[float(math.perm(k + j, k))] for k in range(_ORDER)] for j in range(_TERMS)])
 _CHUNK = 1024  # points at a time, so that they stay in the cache
 _BITS = 640
-#: reaches; integrals that count at such a sigma; what is left of one that is 0
-_WIDE, _INTEGRALS, _NOTHING = 40.0, 12, 1e-12
+#: a sigma of more than so many reaches of f is wide
+_WIDE = 40.0
+#: integrals that are computed for a wide sigma
+_INTEGRALS = 12
+#: an integral counts as 0 below this part of the sum of its terms' sizes
+_NOTHING = 1e-12
 
 
 def normal_derivatives(u: F64, w: F64, low: int, high: int) -> dict[int, F64]:

@@ -96,11 +96,10 @@ class Facts:
             OtherFactsError: where rows change each other, as examples then do in some draws.
         """
         size = min(count, self.most)
-        if size < 2 or self.stacks(network, noise, size):
-            return max(size, 1)
-        if self._meet:
+        fit = size < 2 or self.stacks(network, noise, size)
+        if self._meet and self.by_example:  # whoever found it, as shares of an earlier answer
             raise OtherFactsError(by_example=[], seldom=True)
-        return 1
+        return size if fit else 1
 
     def stacks(self, network: Network, noise: list[InputNoise], rows: int) -> bool:
         """Whether so many rows together have the outputs that they have one by one; looked at once for each number.

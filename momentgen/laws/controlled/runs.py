@@ -94,7 +94,7 @@ class Runs:
     def next(self, rows: int) -> None:
         """Run the next rows together and keep their outputs."""
         slopes, outputs = self.slopes, self.outputs
-        if self.facts.together(self.network, self.noise, rows) < rows:
+        if rows > 1 and self.facts.together(self.network, self.noise, rows) < rows:
             raise OtherFactsError(most=1)
         slopes.begin(rows)
         self.state.fix(leaf for leaf in self.network.repeated(rows) if isinstance(leaf, Tensor))

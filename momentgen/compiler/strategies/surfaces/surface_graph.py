@@ -104,7 +104,7 @@ class SurfaceWriter:
 
     Args:
         point: f as an expression, written for v = 0; None where it has no form for that.
-        v: the variance; of polynomials that serve from a variance on, no less than that.
+        v: the variance, raised to the smallest one that the polynomials serve.
     """
 
     def __init__(
