@@ -6,10 +6,12 @@ a later run continues with the same numbers.  Write your own loop for data loade
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -30,9 +32,31 @@ _WINDOW = 100
 _PATIENCE = (2, 1, 1)
 #: steps over which the divergence comes in: from the start it would switch off units that have not learnt yet
 _WARM_UP = 500
+#: a rise at the end that is worth a warning, in nats per example, and in standard errors of its own
+_RISE, _ERRORS = 0.03, 3
+#: epochs from which their bounds tell a rise, and parts of the steps whose bounds tell it before
+_FEW_EPOCHS, _PARTS = 5, 16
+#: steps up to which the whole training is compared half by half, later its last two quarters
+_FEW_STEPS = 100
 
 
-@contextmanager
+def warn_of_fit(text: str) -> None:
+    """Warn that a fit cannot be relied on, at the line that called this package.
+
+    The warning is scikit-learn's ``ConvergenceWarning``, or its base class where scikit-learn is not installed.
+    """
+    kind: type[Warning] = UserWarning
+    with contextlib.suppress(ImportError):
+        from sklearn.exceptions import ConvergenceWarning
+
+        kind = ConvergenceWarning
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("momentgen."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level)
+
+
+@contextlib.contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Within the context torch's random numbers follow from the seed; outside they go on as if it had not been.
 
@@ -98,6 +122,8 @@ class Trainer:
         self.ended = False
         #: of the divergence that counts at present
         self._part = 1.0
+        #: the bound of each step
+        self._bounds: list[float] = []
         self._seed = seed
 
     def run(
@@ -110,8 +136,9 @@ class Trainer:
         weights: Tensor | None = None,
         falling: float = 0.0,
         progress: bool = False,
+        warn: bool = True,
     ) -> None:
-        """Train for so many epochs more.
+        """Train for so many epochs more; a ``ConvergenceWarning`` says so where the bound still rises at the end.
 
         Args:
             x: the network's inputs, shape ``(n, ...)``.
@@ -122,6 +149,7 @@ class Trainer:
             falling: last part of the epochs, over which the learning rate falls linearly to 0.  At a constant rate the
                 last step leaves the network as far from the optimum as single batches and draws throw it.
             progress: show a bar, with the bound of the last epoch.
+            warn: whether to warn.  A loop that calls this for each epoch judges for itself.
 
         Raises:
             InputError: for no data, or numbers of inputs and observations that differ.
@@ -136,6 +164,33 @@ class Trainer:
         finally:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
+        rise, is_clear = self.rise()
+        if warn and is_clear:
+            found = f"the bound still rises, by {rise:.2g} per example at last"
+            self._warn(f"Trainer.run: {found}", f"epochs above {epochs}")
+
+    def _warn(self, found: str, more: str) -> None:
+        warn_of_fit(f"{found}; {'a callback that ends training later' if self.ended else more} may help")
+
+    def rise(self) -> tuple[float, bool]:
+        """By how much the bound rose at last, in nats per example, and whether that is clearly more than chance.
+
+        It is the mean of the last quarter of all epochs so far, less that of the quarter before.  A training of fewer
+        than 100 steps is compared half by half, and one of fewer than four has NaN.
+        """
+        levels = np.array(self.history)
+        if len(levels) < _FEW_EPOCHS:
+            parts = np.array_split(self._bounds, max(1, min(_PARTS, len(self._bounds))))
+            levels = np.array([part.mean() for part in parts if len(part)])
+        half = len(levels) // 2
+        count = half if self.steps < _FEW_STEPS else max(len(levels) // 4, min(half, 4))
+        if count < 2:
+            return math.nan, False
+        last = levels[-2 * count :]
+        rise = float(last[count:].mean() - last[:count].mean())
+        # Second differences have six times the variance of a level, and nothing of a steady rise.
+        error = math.sqrt(np.square(np.diff(last, 2)).mean() / 6 * 2 / count)
+        return rise, rise > max(_RISE, _ERRORS * error)
 
     def settle(
         self,
@@ -148,8 +203,11 @@ class Trainer:
         weights: Tensor | None = None,
         score: Callable[[], float] | None = None,
         progress: bool = False,
+        warn: bool = True,
     ) -> bool:
         """Train until the bound stays where it is, with a learning rate that then falls twice, to a ninth.
+
+        A ``ConvergenceWarning`` says so where it does not within the steps.
 
         Args:
             x: as in :meth:`run`.
@@ -161,6 +219,7 @@ class Trainer:
             score: what is to rise in place of the bound, such as a score of held-out data.  The network and likelihood
                 end as they were at the highest one.
             progress: show a bar.
+            warn: whether to warn.
 
         Returns:
             Whether the bound settled within the steps.
@@ -194,6 +253,9 @@ class Trainer:
                 falls, stale = falls + 1, 0
                 for group in self.optimizer.param_groups:
                     group["lr"] /= 3
+            if warn:
+                found = f"the {'bound' if score is None else 'score'} has not settled after {epochs * per_epoch} steps"
+                self._warn(f"Trainer.settle: {found}", f"steps above {steps}")
             return False
         finally:
             self._part = 1.0
@@ -255,7 +317,8 @@ class Trainer:
                 )
             (-bound).backward()
             self.optimizer.step()
-            total += bound.item() * len(batch)
+            self._bounds.append(bound.item())
+            total += self._bounds[-1] * len(batch)
             self.steps += 1
         return total / len(x)
 
@@ -275,6 +338,6 @@ class Trainer:
         self.network.load_state_dict(state["network"])
         self.likelihood.load_state_dict(state["likelihood"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.history = list(state["history"])
+        self.history, self._bounds = list(state["history"]), []
         self.steps = state["steps"]
         self._seed = state["seed"]

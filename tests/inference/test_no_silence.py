@@ -263,12 +263,23 @@ def test_counts_of_uncertain_features_and_far_from_the_data_have_whole_intervals
 
 
 def test_errors_of_features_that_cancel_leave_a_lines_sigma_as_it_is() -> None:
-    """y = x₀ - x₁ under errors of covariance C has the variance wᵀ C w besides."""
+    """y = x₀ - x₁ under errors of covariance C has the variance wᵀ C w besides; weights of variance V add tr(V C)."""
     x = np.random.default_rng(0).normal(size=(200, 2))
     model = PBPRegressor(hidden=(), calibrate=None).fit(x, x[:, 0] - x[:, 1])
+    mean, epistemic, aleatoric = model.predict_parts(x[:2])
+    ends = model.predict_parts(np.concatenate([np.zeros((1, 2)), np.eye(2), -np.eye(2), np.ones((1, 2))]))
+    at, var = ends.mean, ends.epistemic**2
+    slopes, (first, second) = at[1:3] - at[0], 0.5 * (var[1:3] + var[3:5]) - var[0]
+    both = 0.5 * (var[5] - var[1] - var[2] + var[0])
     for covariance, expected in (([[1, 1], [1, 1]], 0.0), ([[1, 0], [0, 1]], 2**0.5), ([[1, -1], [-1, 1]], 2.0)):
         _, std = model.predict(x[:2], return_std=True, x_cov=covariance)
         np.testing.assert_allclose(std, expected, rtol=0.02, atol=1e-3)
+        parts = model.predict_parts(x[:2], x_cov=covariance)
+        np.testing.assert_allclose(np.hypot(np.hypot(*parts[1:3]), parts.features), std)
+        np.testing.assert_allclose(parts.features, np.sqrt(slopes @ covariance @ slopes), rtol=1e-6, atol=1e-6)
+        trace = np.sum([[first, both], [both, second]] * np.array(covariance))
+        np.testing.assert_allclose(parts.epistemic, np.sqrt(epistemic**2 + trace), rtol=1e-6)
+        np.testing.assert_allclose([parts.mean, parts.aleatoric], [mean, aleatoric], rtol=1e-9)
 
 
 # ------------------------------------------------------------------ known noise, labels, mixed precision

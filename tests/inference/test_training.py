@@ -2,7 +2,10 @@
 
 import importlib
 import math
+import re
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 import torch
 from other_processes import ROOT, noise_images, run_example
 from rich.console import Console
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 from torch_networks import bound_of_half, close, mlp, moments, train_distributed, two_processes
 
@@ -76,7 +80,9 @@ def trained(x: Tensor, y: Tensor, epochs: int, falling: float = 0.0, **options: 
 def test_a_linear_model_reaches_the_exact_posterior() -> None:
     """The bound is the evidence then."""
     x, y, mean, precision = linear(math.sqrt(0.5))
-    one = trained(x, y, 1500, lr=0.02)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)  # the bound no longer rises
+        one = trained(x, y, 1500, lr=0.02)
     posterior = one.network.posteriors["weight"]
     assert torch.allclose(posterior.mean.squeeze(), mean, atol=1e-6)
     assert torch.allclose(posterior.var.squeeze(), 1 / precision, rtol=1e-5)
@@ -96,6 +102,30 @@ def test_a_falling_rate_ends_nearer_the_exact_posterior() -> None:
             found.append(one.network.posteriors["weight"].mean.squeeze() - mean)
             assert [group["lr"] for group in one.optimizer.param_groups] == [0.05]  # as before
     assert torch.stack(off[0.5]).square().mean() < 0.25 * torch.stack(off[0.0]).square().mean()
+
+
+@pytest.mark.parametrize(("family", "method"), METHODS[::2])
+def test_training_that_ends_too_early_says_what_to_type(family: Any, method: Any) -> None:
+    x, y = data()
+
+    def heard(train: Callable[..., Any], callback: Any = None, **options: Any) -> str:
+        one = trainer(family, method)
+        one.callback = callback
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always", ConvergenceWarning)
+            train(one, x, y, **options)
+        found = [each for each in found if each.category is ConvergenceWarning]
+        assert {each.filename for each in found} <= {__file__}
+        return " ".join(str(each.message) for each in found)
+
+    for epochs in (10, 40):
+        said = heard(Trainer.run, epochs=epochs)
+        assert re.search(rf"Trainer.run: the bound still rises, by [\d.]+ .*; epochs above {epochs} may help", said)
+        assert not heard(Trainer.run, epochs=epochs, warn=False)
+    assert "a callback that ends training later" in heard(Trainer.run, lambda one: one.steps > 60, epochs=40)
+    said = heard(Trainer.settle, steps=40)
+    assert "Trainer.settle: the bound has not settled after 40 steps; steps above 40 may help" in said
+    assert not heard(Trainer.run, epochs=1) + heard(Trainer.settle, steps=40, warn=False)  # four steps tell nothing
 
 
 def test_a_bound_that_is_no_number_ends_training() -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar, dataclass_transform
@@ -19,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
 from sklearn.utils.class_weight import compute_sample_weight
@@ -30,6 +27,7 @@ from torch import Tensor
 from momentgen.errors import InputError
 from momentgen.inference.estimators.rivals import lead
 from momentgen.inference.estimators.uncertain_features import normal_points
+from momentgen.inference.training import warn_of_fit
 
 _Class = TypeVar("_Class")
 #: how often rows of each class count: label -> weight, or so that all classes count alike
@@ -43,14 +41,6 @@ _AT_ONCE = 2**14
 _FEWEST = 2
 #: rows of the fit by which a classifier is compared with a constant
 _COMPARED = 1000
-
-
-def _level_of_caller() -> int:
-    """The ``stacklevel`` with which a warning of the calling function names the line that called this package."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("momentgen."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 @dataclass_transform()
@@ -271,7 +261,7 @@ class Bayesian(BaseEstimator):  # type: ignore[misc]
     def _say(self, *reasons: str | None) -> None:
         """Warn of what speaks against a fit."""
         for reason in filter(None, reasons):
-            warnings.warn(f"{type(self).__name__}: {reason}", ConvergenceWarning, stacklevel=_level_of_caller())
+            warn_of_fit(f"{type(self).__name__}: {reason}")
 
     def _few_set_the_unit(self, features: Tensor, targets: Tensor) -> str | None:
         """Which columns, in standard units, have nearly all of their variance from a few rows; None for none."""

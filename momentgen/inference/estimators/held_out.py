@@ -58,6 +58,19 @@ class Parts(NamedTuple):
     aleatoric: Any
 
 
+class PartsOfUncertain(NamedTuple):
+    """A prediction for uncertain features; the parts are those of :class:`Parts`, and one more.
+
+    Attributes:
+        features: *standard deviation* of the predictive mean over the distribution of the features.
+    """
+
+    mean: Any
+    epistemic: Any
+    aleatoric: Any
+    features: Any
+
+
 class CalibratedFit(RegressorMixin, Bayesian):  # type: ignore[misc]
     """A regression whose held-out errors say how wide its predictions are.
 

@@ -38,6 +38,8 @@ _LEAST_NOISE = 1e-4
 _DRAWN = 2000
 #: last part of a given number of epochs, over which the learning rate falls
 _FALLING = 0.5
+#: epochs that are no training whatever the bound does
+_FEW_EPOCHS = 8
 #: a network, or what makes one for a number of features
 Module = torch.nn.Module | Callable[[int], torch.nn.Module]
 #: called with the trainer after each epoch; True ends training
@@ -148,7 +150,12 @@ class Variational(Bayesian):
         weights = None if self._weights is None else self._tensor(self._weights)
         if epochs is not None and epochs < 1:
             raise InputError(f"{type(self).__name__}: expected epochs of at least 1, or None, got {epochs}")
-        options: dict[str, Any] = {"size": self._size, "progress": self.progress, "weights": weights}
+        options: dict[str, Any] = {
+            "size": self._size,
+            "progress": self.progress,
+            "weights": weights,
+            "warn": False,  # an estimator says it in its own words
+        }
         if self.validation_fraction is not None and passes is None:
             if epochs is not None or not 0 < self.validation_fraction < 1:
                 raise InputError(
@@ -179,10 +186,9 @@ class Variational(Bayesian):
 
     def _diagnose(self) -> dict[str, Any]:
         history = self.trainer_.history
-        last = max(1, len(history) // 4)
-        rise = float(np.mean(history[-last:]) - np.mean(history[-2 * last : -last])) if len(history) > 1 else math.nan
+        rise, is_clear = self.trainer_.rise()
         # Of a bound that rises ever slower: what settles says so itself.
-        settled = self._settled if self._settled is not None else bool(len(history) >= 8 and rise < 0.02)
+        settled = self._settled if self._settled is not None else len(history) >= _FEW_EPOCHS and not is_clear
         return {
             "steps": self.trainer_.steps,
             "epochs": len(history),

@@ -6,6 +6,7 @@ Their fit and its calibration are those of :mod:`~momentgen.inference.estimators
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.inference.estimators.held_out import CalibratedFit, Parts
+from momentgen.inference.estimators.held_out import CalibratedFit, Parts, PartsOfUncertain
 from momentgen.inference.estimators.uncertain_features import mixture_quantile
 
 
@@ -68,17 +69,18 @@ class BayesianRegressor(CalibratedFit):
         x = self._features(X)
         mean, std = self._predicted_std(x)
         if x_std is not None or x_cov is not None:
-            means, stds, weights = self._at_points(x, x_std, x_cov)
+            weights, means, stds = self._at_points(self._predicted_std, x, x_std, x_cov)
             mean = np.tensordot(weights, means, 1)
             std = np.sqrt(np.tensordot(weights, stds**2 + (means - mean) ** 2, 1))
         return (mean, std) if return_std else mean
 
-    def _at_points(self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None) -> tuple[NDArray[Any], ...]:
-        """Means and σ at points of uncertain features, each ``(points, n, ...)``, and the weights of the points."""
+    def _at_points(
+        self, predict: Callable[[Tensor], Any], x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None
+    ) -> list[NDArray[Any]]:
+        """Weights of the points of uncertain features, and what is predicted there, each ``(points, n, ...)``."""
         rows, weights = self._scattered(x, x_std, x_cov)
-        parts = [self._predicted_std(some) for some in rows]
-        means, stds = (np.concatenate(part).reshape(-1, len(x), *self._y_shape) for part in zip(*parts, strict=True))
-        return means, stds, weights
+        parts = zip(*(predict(some) for some in rows), strict=True)
+        return [weights, *(np.concatenate(part).reshape(-1, len(x), *self._y_shape) for part in parts)]
 
     def _predicted_std(self, x: Tensor) -> tuple[NDArray[Any], NDArray[Any]]:
         mean, var = self._moments(x)
@@ -89,14 +91,41 @@ class BayesianRegressor(CalibratedFit):
         return np.asarray(np.sqrt(self._shaped(var)) * self._unit * self._scales(x, mean))
 
     @torch.no_grad()
-    def predict_parts(self, X: ArrayLike) -> Parts:
+    def predict_parts(self, X: ArrayLike, x_std: ArrayLike | None = None, x_cov: ArrayLike | None = None) -> Any:
         """Predictive mean, and the standard deviations of the network's output and of the noise, in the targets' unit.
 
         Their squares add up to the square of what :meth:`predict` returns.
+
+        Args:
+            X: features, shape ``(n, features)``.
+            x_std: as in :meth:`predict`.  The standard deviation that uncertain features cause is then a further part;
+                the other two are roots of variances averaged over the features' distribution.
+            x_cov: likewise.
+
+        Returns:
+            :class:`Parts` ``(mean, epistemic, aleatoric)``.  With ``x_std`` or ``x_cov`` :class:`PartsOfUncertain`,
+            which also has ``features``.
+
+        Raises:
+            InputError: as :meth:`predict`.
+
+        >>> from momentgen.inference import PBPRegressor
+        >>> x = np.linspace(-2, 2, 40)[:, None]
+        >>> model = PBPRegressor(hidden=(), calibrate=None).fit(x, 3 * x[:, 0])
+        >>> model.predict_parts([[0.0]], x_std=0.5).features.round(1).tolist()
+        [1.5]
         """
         x = self._features(X)
+        if x_std is None and x_cov is None:
+            return Parts(*self._predicted_parts(x))
+        weights, means, *stds = self._at_points(self._predicted_parts, x, x_std, x_cov)
+        mean = np.tensordot(weights, means, 1)
+        squares = (*(std**2 for std in stds), (means - mean) ** 2)
+        return PartsOfUncertain(mean, *(np.sqrt(np.tensordot(weights, square, 1)) for square in squares))
+
+    def _predicted_parts(self, x: Tensor) -> list[NDArray[Any]]:
         mean, *parts = self._parts(x)
-        return Parts(self._mean(mean), *(self._wide(x, mean, var) * self._deviation() for var in parts))
+        return [self._mean(mean), *(self._wide(x, mean, var) * self._deviation() for var in parts)]
 
     @torch.no_grad()
     def predict_interval(
@@ -136,7 +165,8 @@ class BayesianRegressor(CalibratedFit):
         self, x: Tensor, x_std: ArrayLike | None, x_cov: ArrayLike | None, levels: tuple[float, float]
     ) -> list[NDArray[Any]]:
         """Quantiles of the mixture over uncertain features; of the law of errors, scaled to the width of intervals."""
-        shape, (means, stds, weights) = (len(x), *self._y_shape), self._at_points(x, x_std, x_cov)
+        shape = (len(x), *self._y_shape)
+        weights, means, stds = self._at_points(self._predicted_std, x, x_std, x_cov)
         centres, scales = (part.reshape(len(weights), len(x), -1) for part in (means, stds / self._deviation()))
         found = np.empty((len(levels), *centres.shape[1:]))
         for k in range(found.shape[2]):
