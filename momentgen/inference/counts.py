@@ -246,9 +246,6 @@ class Ordinal(Likelihood):
     def log_z(self, output: Moments | Tensor, y: Tensor) -> Tensor:
         return self._of_class(self.log_predictive(self._independent(output)), y).sum(-1)
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        return self.log_z(Moments(f, torch.zeros_like(f)), y)
-
 
 #: how far beyond the cut points the first and last class end
 _FAR = 1e4

@@ -95,9 +95,7 @@ class Told(Gaussian):
         values, told = self._fitting(y, torch.Size((*shape[:-1], 2 * shape[-1])), y.device).chunk(2, -1)
         return values, told
 
-    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        f = self._moments("log_prob", f).mean
-        return self.log_z(Moments(f, torch.zeros_like(f)), y)
+    log_prob = Likelihood.log_prob
 
 
 class Censored(Told):

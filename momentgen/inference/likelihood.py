@@ -61,7 +61,8 @@ class Likelihood(nn.Module):
 
     def log_prob(self, f: Float[Tensor, "*example k"], y: Tensor) -> Float[Tensor, "*example"]:
         """Log p(y | f) of drawn outputs: one number per example."""
-        raise NotImplementedError
+        f = self._moments("log_prob", f).mean
+        return self.log_z(Moments(f, torch.zeros_like(f)), y)
 
     def _moments(self, method: str, output: Any) -> Moments:
         where = f"{type(self).__name__}.{method}"

@@ -74,22 +74,7 @@ def elbo(
         raise InputError(f"elbo: expected a kl_weight of at least 0, got {kl_weight}")
     bayes: Any = _bayesian(network)
     args = x if type(x) is tuple else (x,)
-    fit = _fit(network, bayes, likelihood, args, y, size, samples, weights)
-    return fit - kl_weight / size * bayes.kl()
-
-
-def _fit(
-    network: torch.nn.Module,
-    bayes: Any,
-    likelihood: Likelihood,
-    args: tuple[Any, ...],
-    y: Tensor,
-    size: int,
-    samples: int,
-    weights: Tensor | None,
-) -> Tensor:
-    """Mean expected log likelihood of a batch."""
-    fits = []
+    fits = []  # mean expected log likelihoods of the batch
     for _ in range(samples):
         output = network(*args)
         if not isinstance(output, Moments):
@@ -104,7 +89,8 @@ def _fit(
         if terms.numel() > size:
             raise InputError(f"elbo: expected a size of the whole data set, got {size} for a batch of {terms.numel()}")
         fits.append((terms if weights is None else terms * _fitting(weights, terms)).mean())
-    return fits[0] if samples == 1 else torch.stack(fits).mean()
+    fit = fits[0] if samples == 1 else torch.stack(fits).mean()
+    return fit - kl_weight / size * bayes.kl()
 
 
 def _fitting(weights: Tensor, terms: Tensor) -> Tensor:

@@ -164,33 +164,13 @@ class Trainer:
         finally:
             for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
-        rise, is_clear = self.rise()
+        rise, is_clear = last_rise(self)
         if warn and is_clear:
             found = f"the bound still rises, by {rise:.2g} per example at last"
             self._warn(f"Trainer.run: {found}", f"epochs above {epochs}")
 
     def _warn(self, found: str, more: str) -> None:
         warn_of_fit(f"{found}; {'a callback that ends training later' if self.ended else more} may help")
-
-    def rise(self) -> tuple[float, bool]:
-        """By how much the bound rose at last, in nats per example, and whether that is clearly more than chance.
-
-        It is the mean of the last quarter of all epochs so far, less that of the quarter before.  A training of fewer
-        than 100 steps is compared half by half, and one of fewer than four has NaN.
-        """
-        levels = np.array(self.history)
-        if len(levels) < _FEW_EPOCHS:
-            parts = np.array_split(self._bounds, max(1, min(_PARTS, len(self._bounds))))
-            levels = np.array([part.mean() for part in parts if len(part)])
-        half = len(levels) // 2
-        count = half if self.steps < _FEW_STEPS else max(len(levels) // 4, min(half, 4))
-        if count < 2:
-            return math.nan, False
-        last = levels[-2 * count :]
-        rise = float(last[count:].mean() - last[:count].mean())
-        # Second differences have six times the variance of a level, and nothing of a steady rise.
-        error = math.sqrt(np.square(np.diff(last, 2)).mean() / 6 * 2 / count)
-        return rise, rise > max(_RISE, _ERRORS * error)
 
     def settle(
         self,
@@ -341,3 +321,24 @@ class Trainer:
         self.history, self._bounds = list(state["history"]), []
         self.steps = state["steps"]
         self._seed = state["seed"]
+
+
+def last_rise(trainer: Trainer) -> tuple[float, bool]:
+    """By how much the bound rose at last, in nats per example, and whether that is clearly more than chance.
+
+    It is the mean of the last quarter of all epochs so far, less that of the quarter before.  A training of fewer
+    than 100 steps is compared half by half, and one of fewer than four has NaN.
+    """
+    levels = np.array(trainer.history)
+    if len(levels) < _FEW_EPOCHS:
+        parts = np.array_split(trainer._bounds, max(1, min(_PARTS, len(trainer._bounds))))
+        levels = np.array([part.mean() for part in parts if len(part)])
+    half = len(levels) // 2
+    count = half if trainer.steps < _FEW_STEPS else max(len(levels) // 4, min(half, 4))
+    if count < 2:
+        return math.nan, False
+    last = levels[-2 * count :]
+    rise = float(last[count:].mean() - last[:count].mean())
+    # Second differences have six times the variance of a level, and nothing of a steady rise.
+    error = math.sqrt(np.square(np.diff(last, 2)).mean() / 6 * 2 / count)
+    return rise, rise > max(_RISE, _ERRORS * error)

@@ -76,7 +76,7 @@ class BowTieRegressor(BayesianRegressor):
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         prior = ConjugatePrior(var=self.weight_var, shape=self.noise_shape, rate=self.noise_rate)
-        targets = _columns(y)
+        targets = y.reshape(len(y), -1)
         model = BowTieModel((x.shape[1], *(self._widths or ()), targets.shape[1]), self.tau, prior)
         self.chains_ = Chains(
             model, x, targets, chains=self.chains, burn_in=self.burn_in, draws=self.draws, thin=self.thin,
@@ -120,7 +120,3 @@ class BowTieRegressor(BayesianRegressor):
 
     def _sample(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
         return self._mixture(x).sample(count, generator)
-
-
-def _columns(y: Tensor) -> Tensor:
-    return y.reshape(len(y), -1)

@@ -26,7 +26,7 @@ from momentgen.inference.heteroscedastic import Censored, HeteroscedasticGaussia
 from momentgen.inference.likelihood import Bernoulli, Categorical, Gaussian, Likelihood, Probit
 from momentgen.inference.posterior import Posterior
 from momentgen.inference.prior import Normal
-from momentgen.inference.training import Trainer, seeded
+from momentgen.inference.training import Trainer, last_rise, seeded
 from momentgen.laws.methods import Method
 from momentgen.runtime import Moments
 
@@ -167,9 +167,9 @@ class Variational(Bayesian):
             if held >= len(x):
                 raise InputError(f"{type(self).__name__}: early stopping needs rows to hold out, got {len(x)}")
             test, rows = torch.as_tensor(order[:held]), torch.as_tensor(order[held:])
-            options["score"] = functools.partial(
-                self._mean_score, x[test], observed[test], None if weights is None else weights[test]
-            )
+            of_rows = None if self._weights is None else self._weights[order[:held]]
+            held_out = x[test], observed[test]
+            options["score"] = lambda: float(np.average(self._score(*held_out).cpu(), weights=of_rows))
             options["weights"] = None if weights is None else weights[rows]
             options["size"] = len(rows)  # the rows held out are no data of the posterior
             x, observed = x[rows], observed[rows]
@@ -181,12 +181,9 @@ class Variational(Bayesian):
             self._settled = None
         self.n_iter_ = len(self.trainer_.history)
 
-    def _mean_score(self, x: Tensor, y: Tensor, weights: Tensor | None) -> float:
-        return float(np.average(self._score(x, y).cpu(), weights=None if weights is None else weights.cpu()))
-
     def _diagnose(self) -> dict[str, Any]:
         history = self.trainer_.history
-        rise, is_clear = self.trainer_.rise()
+        rise, is_clear = last_rise(self.trainer_)
         # Of a bound that rises ever slower: what settles says so itself.
         settled = self._settled if self._settled is not None else len(history) >= _FEW_EPOCHS and not is_clear
         return {
