@@ -1,8 +1,6 @@
 """The filter: steps against autograd, batches against single networks, going on, extremes."""
 
-import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -148,17 +146,6 @@ def test_replicates_may_share_their_data() -> None:
     shared.update(x, y)
     own.update(x.expand(3, -1, -1), y.expand(3, -1, -1))
     torch.testing.assert_close(tuple(shared.weights), tuple(own.weights), rtol=1e-11, atol=1e-13)
-
-
-def test_going_on_is_as_if_it_had_not_stopped() -> None:
-    x, y = data(NOISY, 1, 2, 20)
-    once, twice = (DensityFilter((5, 6, 1), NOISY, replicates=2, seed=4) for _ in range(2))
-    together = once.fit(x, y, 2)
-    parts = twice.fit(x, y, 1)
-    twice = pickle.loads(pickle.dumps(twice))
-    torch.testing.assert_close(together, torch.cat([parts, copy.deepcopy(twice).fit(x, y, 1)], 1), rtol=0, atol=0)
-    twice.fit(x, y, 1)
-    torch.testing.assert_close(tuple(once.weights), tuple(twice.weights), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("rule", ["pbp", "ebp"])

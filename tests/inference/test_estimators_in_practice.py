@@ -184,12 +184,6 @@ def test_held_out_rows_count_in_calibration_as_often_as_their_weight_says() -> N
         assert ends[0] == pytest.approx(ends[1])
 
 
-def test_weights_that_add_up_to_next_to_no_rows_are_said() -> None:
-    x, y = line(60)
-    with pytest.raises(InputError, match="60 rows adds up to 1 rows"):
-        VBPRegressor(hidden=(), epochs=1, calibrate=None).fit(x, y, sample_weight=np.full(60, 1 / 60))
-
-
 def test_a_class_whose_rows_have_weight_zero_stays_a_class() -> None:
     x, y = line(60)
     labels = np.digitize(y, [-0.5, 0.5])

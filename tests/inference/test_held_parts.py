@@ -345,12 +345,6 @@ def test_parameters_that_torch_keeps_in_its_own_ways_may_be_random(name: str) ->
     assert not torch.equal(first.mean, second.mean)
 
 
-def test_parameters_of_a_scripted_part_are_refused_by_name() -> None:
-    scripted = torch.jit.script(nn.Linear(2, 3))
-    with pytest.raises(InputError, match=r"0\.weight.*only="):
-        randomise(nn.Sequential(scripted, nn.Linear(3, 1)), MeanField(std=STD))
-
-
 def test_distributed_tensors_are_refused_and_a_sharded_network_converts(tmp_path: Path) -> None:
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

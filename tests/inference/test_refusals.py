@@ -155,6 +155,10 @@ NETWORKS: list[tuple[str, list[Call]]] = [
     ("no parameter that only=None chooses", each(randomise, (nn.ReLU(), MeanField()))),
     ("no parameter that only='nothing'", [partial(randomise, LINEAR, MeanField(), only="nothing")]),
     ("expected a posterior", each(randomise, (LINEAR, Normal()))),
+    (r"no pattern of prior fits the parameter 'weight'", [
+        partial(randomise, LINEAR, MeanField(), prior={"0.*": Normal()})]),
+    (r"0\.weight.*only=", [
+        lambda: randomise(nn.Sequential(torch.jit.script(nn.Linear(2, 3)), nn.Linear(3, 1)), MeanField())]),
     (r"expected a plain torch\.nn\.Module", each(randomise, ("net", MeanField()))),
     ("which is random already", each(randomise, (RANDOM, MeanField()))),
     ("made by randomise", [lambda: elbo(LINEAR, Gaussian(var=1.0), torch.ones(1, 3), ONE[:1], size=1)]),
@@ -310,6 +314,8 @@ ESTIMATORS: list[tuple[str, list[Call]]] = [
     ("passes of at least 1, got 0", [lambda: quick(PBPRegressor).partial_fit(*line(20), passes=0)]),
     ("two classes only", [lambda: quick(PBPClassifier, likelihood="probit").fit(*load_iris(return_X_y=True))]),
     ("y_std of y's shape", each(known, {"y_std": -np.ones(40)})),
+    ("40 rows adds up to 1 rows", each(known, {"sample_weight": np.full(40, 1 / 40)})),
+    ("makes 2 outputs of each row", fitted(VBPRegressor, noise="input", module=lambda width: nn.Linear(width, 1))),
     ("censored of y's shape", each(known, {"censored": np.ones((40, 1))})),
     ("expected .*x_std", [partial(LINE.predict, NEW, **given) for given in (
         {"x_std": -1.0}, {"x_std": NAN}, {"x_std": np.ones(3)}, {"x_std": 1.0, "x_cov": np.eye(2)},

@@ -11,7 +11,6 @@ from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
-from momentgen.errors import InputError
 from momentgen.inference import (
     Categorical,
     CorrelatedClassifier,
@@ -142,8 +141,6 @@ def test_a_network_of_ones_own_and_a_function_that_makes_one_give_the_same_fit()
     assert all(np.array_equal(fits[0].predict(x), other.predict(x)) for other in fits[1:])
     assert torch.equal(own[0].weight, before)
     assert fits[0].network_.posteriors["0/weight"].mean.shape == (7, 1)
-    with pytest.raises(InputError, match="makes 2 outputs of each row"):
-        VBPRegressor(module=make, noise="input", epochs=1).fit(x, y)
 
 
 def test_heads_of_ones_own_begin_as_they_are_where_they_are_two_layers_or_not_the_last() -> None:
