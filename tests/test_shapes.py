@@ -82,7 +82,6 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "DensityFilter.fit": (checked(FILTER.fit), (zeros(1, 5, 2), zeros(1, 5), 2), (zeros(5, 2), zeros(1, 5), 2)),
     "DensityFilter.output": (checked(FILTER.output), (zeros(1, 5, 2),), (zeros(5, 2),)),
     "an op": (lambda *a: checked(type(generated.gelu).__call__)(generated.gelu, *a), (X, ones(3, 4)), (X, ones(4))),
-    "an op's gradients": (checked(generated.gelu.mean_gradients), (X, ones(3, 4)), (X, ones(3))),
     "JointMoments.of": (checked(JointMoments.of), (zeros(2, 3), ones(2, 3), ones(2, 5, 3)),
         (zeros(2, 3), ones(2, 3), ones(3))),
     "Moments.std": (checked(Moments.std.fget), (Moments(X, ones(3, 4)),), (Moments(X, LABELS),)),  # type: ignore[attr-defined]

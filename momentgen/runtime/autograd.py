@@ -28,7 +28,7 @@ from momentgen.runtime.inputs import transforming
 from momentgen.runtime.kernel import Kernel, batch_first, in_one_layout
 from momentgen.runtime.slices import DERIVATIVES, in_slices
 
-__all__ = ["backward", "forward", "in_forward_mode", "transformed"]
+__all__ = ["differentiable", "in_forward_mode", "transformed"]
 
 Scalars = tuple[float, ...]
 Outputs = tuple[Tensor, ...]
@@ -55,17 +55,15 @@ def in_forward_mode() -> bool:
     return int(getattr(forward_ad, "_current_level", 0)) >= 0
 
 
-def forward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """The kernel's outputs, mean and variance of most, with a derivative if one can be asked for."""
-    return _differentiable("forward", kernel, params, tensors)
+def differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
+    """The outputs of a kernel, with a derivative if one can be asked for.
 
-
-def backward(kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
-    """Gradients of the inputs; ``tensors`` are the inputs, then the gradients of the outputs."""
-    return _differentiable("backward", kernel, params, tensors)
-
-
-def _differentiable(which: str, kernel: Kernel, params: Scalars, tensors: Sequence[Tensor]) -> Outputs:
+    Args:
+        which: ``forward``, or ``backward``, whose outputs are the gradients of the inputs.
+        kernel: of one variant.
+        params: numbers.
+        tensors: the inputs; of ``backward`` then the gradients of mean and variance.
+    """
     operator = kernel.forward if which == "forward" else kernel.backward
     forward_mode = in_forward_mode()
     if forward_mode or transforming():
@@ -173,12 +171,12 @@ class _Call:
 
     def differentiable(self, tensors: Sequence[Tensor]) -> Outputs:
         """Its outputs, differentiable again."""
-        return _differentiable(self.which, self.kernel, self.params, tensors)
+        return differentiable(self.which, self.kernel, self.params, tensors)
 
     def pulled_back(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> Outputs:
         """Gradients of the tensors, by those of the outputs."""
         if self.which == "forward":
-            return backward(self.kernel, self.params, (*tensors, *grads))
+            return differentiable("backward", self.kernel, self.params, (*tensors, *grads))
         return _elementwise(_Pullback(self.kernel.formula("backward", self.params), len(tensors)), (*tensors, *grads))
 
     def pushed_forward(self, tensors: Sequence[Tensor], tangents: Sequence[Tensor | None]) -> Outputs:
@@ -188,10 +186,9 @@ class _Call:
             push = _Pushforward(formula, len(tensors), len(self.kernel.inputs))
             return _elementwise(push, (*tensors, *_directions(tensors, tangents)))
         one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
-        count = len(self.kernel.results)
         return tuple(
-            _dot(backward(self.kernel, self.params, (*tensors, *seeds)), tangents)
-            for seeds in ([one if place == other else zero for other in range(count)] for place in range(count))
+            _dot(differentiable("backward", self.kernel, self.params, (*tensors, *seeds)), tangents)
+            for seeds in ((one, zero), (zero, one))
         )
 
 

@@ -97,15 +97,11 @@ class Certificate:
         return cls(
             rule=rule,
             variant=variant,
-            bounds=MappingProxyType(tables["bounds"]),
             domain=data["domain"],
             method=data["method"],
-            facts=MappingProxyType(tables["facts"]),
-            operations=MappingProxyType(tables["operations"]),
             digest=str(data.get("digest", "")),
-            goal=MappingProxyType(tables["goal"]),
-            tolerance=MappingProxyType(tables["tolerance"]),
             words=promise(data),
+            **{key: MappingProxyType(table) for key, table in tables.items()},
         )
 
     def __repr__(self) -> str:

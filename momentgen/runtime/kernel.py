@@ -22,7 +22,7 @@ import importlib
 import importlib.resources
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,8 +71,6 @@ class Kernel:
 
     forward: Callable[..., tuple[Tensor, ...]]
     backward: Callable[..., tuple[Tensor, ...]]
-    #: names of what it returns
-    results: ClassVar[tuple[str, ...]] = MEAN_AND_VARIANCE
 
     def __init__(
         self,
@@ -91,8 +89,7 @@ class Kernel:
         self.label = f"{name}, variant {variant}"
         self._reference_path = f"{package}.{self._float64}_torch"
         _references.pop(self._reference_path, None)  # the package may have been built anew and imported again
-        self._native: dict[bool, NativeKernels | Unavailable] = {}
-        self._triton: TritonKernels | Unavailable | None = None
+        self._made: dict[object, Any] = {}
         self.scalars = functools.lru_cache(maxsize=64)(self._scalars)
         for which in ("forward", "backward"):
             setattr(self, which, _operator(self, which))
@@ -109,23 +106,17 @@ class Kernel:
         Raises:
             Unavailable: if this machine cannot compile them; found out once.
         """
-        if double not in self._native:
-            with _lock():
-                if double not in self._native:
-                    try:
-                        self._native[double] = NativeKernels(
-                            self.package,
-                            self.name,
-                            self._float64 if double else self.variant,
-                            len(self.inputs),
-                            len(self.results),
-                            double=double,
-                        )
-                    except Unavailable as error:
-                        self._native[double] = error
-        found = self._native[double]
-        if isinstance(found, Unavailable):
-            raise found
+        found: NativeKernels = self._once(
+            double,
+            lambda: NativeKernels(
+                self.package,
+                self.name,
+                self._float64 if double else self.variant,
+                len(self.inputs),
+                len(MEAN_AND_VARIANCE),
+                double=double,
+            ),
+        )
         return found
 
     def triton(self) -> TritonKernels:
@@ -134,16 +125,21 @@ class Kernel:
         Raises:
             Unavailable: if Triton is not installed.
         """
-        if self._triton is None:
+        found: TritonKernels = self._once("triton", lambda: TritonKernels(self.package, self.name, self.variant))
+        return found
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What ``make`` gave when it was first asked for under this key, also where that was an error."""
+        if key not in self._made:
             with _lock():
-                if self._triton is None:
+                if key not in self._made:
                     try:
-                        self._triton = TritonKernels(self.package, self.name, self.variant)
+                        self._made[key] = make()
                     except Unavailable as error:
-                        self._triton = error
-        if isinstance(self._triton, Unavailable):
-            raise self._triton
-        return self._triton
+                        self._made[key] = error
+        if isinstance(found := self._made[key], Unavailable):
+            raise found
+        return found
 
     def _scalars(self, params: Scalars) -> Scalars:
         """What the float32 kernels take for ``params``: each as a pair of floats, then derived scalars."""
@@ -189,7 +185,9 @@ class Kernel:
         """
         dtype = tensors[0].dtype
         double = dtype is torch.float64
-        native = self.native(double)
+        native = self._made.get(double)
+        if not isinstance(native, NativeKernels):
+            native = self.native(double)
         function = native.forward if which == "forward" else native.backward
         rounded = dtype is not torch.float32 and not double
         if rounded:
@@ -256,13 +254,9 @@ class Kernel:
 
         return call
 
-    def run_fake(self, which: str, tensors: Tensors, params: Scalars) -> tuple[Tensor, ...]:
-        """Outputs of the right shape, dtype, device and strides, without values."""
-        return tuple([empty_output(tensors[0]) for _ in range(self.outputs(which))])
-
     def outputs(self, which: str) -> int:
         """How many tensors ``which`` returns."""
-        return len(self.results) if which == "forward" else len(self.inputs)
+        return len(MEAN_AND_VARIANCE) if which == "forward" else len(self.inputs)
 
 
 @constant_result  # torch.compile cannot trace an import
@@ -291,13 +285,6 @@ def is_dense(tensor: Tensor) -> bool:
                 return False
             expected *= size
     return True
-
-
-def empty_output(first: Tensor) -> Tensor:
-    """An output for inputs of which ``first`` is the first: its layout if dense (channels last stays so)."""
-    return (
-        torch.empty_like(first) if is_dense(first) else torch.empty_like(first, memory_format=torch.contiguous_format)
-    )
 
 
 def in_one_layout(tensors: Tensors) -> Tensors:
@@ -335,7 +322,7 @@ def _operator(kernel: Kernel, which: str) -> Any:
 
 def _define(name: str, which: str, kernel: Kernel) -> Any:
     arguments = [f"Tensor {name}" for name in kernel.inputs]
-    arguments += [f"Tensor grad_{name}" for name in kernel.results] if which == "backward" else []
+    arguments += [f"Tensor grad_{name}" for name in MEAN_AND_VARIANCE] if which == "backward" else []
     results = ", ".join(["Tensor"] * kernel.outputs(which))
     qualified = name.removeprefix("momentgen::")
     _library.define(
@@ -345,8 +332,10 @@ def _define(name: str, which: str, kernel: Kernel) -> Any:
     def compute(*args: Any) -> tuple[Tensor, ...]:
         return _kernels[name].run(which, args[:-1], tuple(args[-1]))
 
-    def fake(*args: Any) -> tuple[Tensor, ...]:
-        return _kernels[name].run_fake(which, args[:-1], ())
+    def fake(first: Tensor, *_: Any) -> tuple[Tensor, ...]:
+        # Outputs of the right shape, dtype, device and strides: the first input's if it is dense, as channels last.
+        layout = torch.preserve_format if is_dense(first) else torch.contiguous_format
+        return tuple([torch.empty_like(first, memory_format=layout) for _ in range(kernel.outputs(which))])
 
     _library.impl(qualified, compute, "CompositeExplicitAutograd")
     _library.impl(qualified, fake, "Meta")  # register_fake reads source files, a third of the import

@@ -35,9 +35,17 @@ from pathlib import Path
 
 from momentgen.cache import UntrustedError, cache_directory, check_trusted, locked
 from momentgen.extras import SITE
-from momentgen.native.c_compiler import PROMISE, TIMEOUT, WANTED, CompilerError
+from momentgen.native.c_compiler import (
+    PROMISE,
+    TIMEOUT,
+    WANTED,
+    CompilerError,
+    accepted_flags,
+    chosen_compiler,
+    compile_library,
+)
 from momentgen.runtime.shipped import load_shipped
-from momentgen.runtime.toolchain import Unavailable, compile_kernel, machine, warn_once
+from momentgen.runtime.toolchain import Unavailable, machine, torch_openmp, warn_once
 
 __all__ = ["cache_directory", "compile_and_load"]
 
@@ -84,7 +92,10 @@ def _compile(stem: str, source: str, name: str) -> ctypes.CDLL:
         if library := _find(name):  # another process was first
             return library
         started = time.monotonic()
-        built = compile_kernel(source, scratch, lambda: _tell(f"compiling {stem}", kept))
+        # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
+        compiler, openmp = chosen_compiler(), torch_openmp()
+        flags, slow = accepted_flags(compiler, openmp), lambda: _tell(f"compiling {stem}", kept)
+        built = compile_library(compiler, source, flags, scratch, openmp=openmp, slow=slow)
         _log.info("compiled %s in %.1f s", stem, time.monotonic() - started)
         return _publish(built.read_bytes(), name)
 

@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,30 +27,18 @@ from momentgen.errors import InputError
 from momentgen.runtime import autograd
 from momentgen.runtime.kernel import has_float64
 from momentgen.runtime.moments import Moments
-from momentgen.runtime.parameters import MEAN_AND_VARIANCE, Parameter
+from momentgen.runtime.parameters import Parameter
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from momentgen.runtime.op import Op
 
 __all__ = ["Rescaled", "Scaling", "by_tensors", "rescaled"]
 
 #: a number or a tensor
 Value = Any
 Inner = Callable[..., Any]
-
-
-class _Op(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def parameters(self) -> tuple[Parameter, ...]: ...
-    @property
-    def inputs(self) -> int: ...
-    @property
-    def outputs(self) -> tuple[str, ...]: ...
-
-    @property
-    def __call__(self) -> Callable[..., Any]: ...
 
 
 @dataclass(frozen=True)
@@ -75,19 +63,14 @@ class Scaling:
         return centre, width, scale, offset
 
 
-def map_dtype(inputs: Tensor) -> torch.dtype:
-    """In which dtype inputs and outputs are mapped: float64 where the device has it."""
-    return torch.float64 if has_float64(inputs.device) else torch.float32
-
-
 def kernel_dtype(inputs: Tensor) -> torch.dtype:
     """In which dtype the kernel runs: float32 where that is the kernel of a GPU."""
     return torch.float64 if inputs.dtype is torch.float64 or inputs.is_cpu else torch.float32
 
 
 def _mapped(inputs: Sequence[Tensor], params: Mapping[str, Value]) -> tuple[list[Tensor], dict[str, Value]]:
-    """Inputs and parameters in the dtype of maps; numbers as floats."""
-    dtype = map_dtype(inputs[0])
+    """Inputs and parameters in the dtype of maps, float64 where the device has it; numbers as floats."""
+    dtype = torch.float64 if has_float64(inputs[0].device) else torch.float32
     values = {n: w.to(dtype) if isinstance(w, Tensor) else float(w) for n, w in params.items()}
     return [tensor.to(dtype) for tensor in inputs], values
 
@@ -99,7 +82,7 @@ def _by_kernel(call: Callable[[Tensor, Tensor], Any], mean: Tensor, var: Tensor,
 
 
 def by_tensors(
-    op: _Op,
+    op: Op,
     scaling: Scaling | None,
     affine: Sequence[str],
     inputs: Sequence[Float[Tensor, "*shape"]],
@@ -125,7 +108,7 @@ def by_tensors(
     for name, value in learned.items():
         if name not in known:
             raise InputError(f"{op.name}: unknown parameter {name!r}; its parameters: {', '.join(known) or 'none'}")
-        _check_tensor(op, known[name], value, mean, ranged=name not in affine)
+        _check_tensor(op.name, known[name], value, mean, ranged=name not in affine)
     numbers = {p.name: p.default for p in op.parameters} | {n: v for n, v in params.items() if n not in learned}
     wide, exact = _mapped((mean, var), learned)
     dtype = kernel_dtype(mean)
@@ -145,8 +128,8 @@ def by_tensors(
     return Moments(*[value.to(mean.dtype) for value in found])
 
 
-def _check_tensor(op: _Op, parameter: Parameter, value: Tensor, mean: Tensor, *, ranged: bool) -> None:
-    what = f"{op.name}: parameter {parameter.name}"
+def _check_tensor(op: str, parameter: Parameter, value: Tensor, mean: Tensor, *, ranged: bool) -> None:
+    what = f"{op}: parameter {parameter.name}"
     if not value.dtype.is_floating_point:
         raise InputError(f"{what} must be a number or a floating-point tensor, got {value.dtype}")
     try:
@@ -188,7 +171,7 @@ def _in_units(
 
 
 def _interpolated(
-    op: _Op,
+    op: Op,
     inputs: Sequence[Tensor],
     numbers: Mapping[str, float | None],
     learned: Mapping[Parameter, Tensor],
@@ -234,9 +217,9 @@ class Rescaled:
     It stands where an op of one random input does, as in :func:`momentgen.laws.activation`.
     """
 
-    inputs, outputs = 1, MEAN_AND_VARIANCE
+    inputs = 1
 
-    def __init__(self, op: _Op, scaling: Scaling, parameters: Sequence[str]) -> None:
+    def __init__(self, op: Op, scaling: Scaling, parameters: Sequence[str]) -> None:
         self.op, self.scaling = op, scaling
         self.name = f"{op.name}, rescaled"
         self.parameters = tuple(Parameter(name) for name in parameters)
@@ -266,14 +249,14 @@ class Rescaled:
             )
         for parameter in self.parameters:
             if isinstance(value := params[parameter.name], Tensor):
-                _check_tensor(self, parameter, value, mean, ranged=True)
+                _check_tensor(self.name, parameter, value, mean, ranged=True)
         wide, exact = _mapped((mean, var), params)
         units, plain = self.scaling.at(exact), (0.0, 1.0, 1.0, 0.0)
         found = _in_units(lambda *at: self.op(*at, variant=variant), wide, plain, units, kernel_dtype(mean))
         return Moments(*[value.to(mean.dtype) for value in found])
 
 
-def rescaled(op: _Op, **units: Callable[..., Value]) -> Rescaled:
+def rescaled(op: Op, **units: Callable[..., Value]) -> Rescaled:
     """An op whose input and output are moved and stretched by parameters that may be learned.
 
     Args:
@@ -291,21 +274,18 @@ def rescaled(op: _Op, **units: Callable[..., Value]) -> Rescaled:
     >>> bool(beta.grad > 0)
     True
     """
-    usual: dict[str, Callable[..., Value]] = {
-        "centre": lambda **_: 0.0,
-        "width": lambda **_: 1.0,
-        "scale": lambda **_: 1.0,
-        "offset": lambda **_: 0.0,
-    }
+    usual = {"centre": 0.0, "width": 1.0, "scale": 1.0, "offset": 0.0}
     unknown = [name for name in units if name not in usual]
     if unknown or op.inputs != 1:
         came = f"{unknown[0]!r}" if unknown else f"an op of {op.inputs} inputs"
         raise InputError(f"rescaled: expected centre, width, scale or offset of an op of one input, got {came}")
     names = dict.fromkeys(name for function in units.values() for name in inspect.signature(function).parameters)
 
-    def called(function: Callable[..., Value]) -> Inner:
-        own = tuple(inspect.signature(function).parameters)
-        return lambda **params: function(**{name: params[name] for name in own})
+    def called(name: str) -> Inner:
+        if name not in units:
+            return lambda **params: usual[name]
+        own = tuple(inspect.signature(units[name]).parameters)
+        return lambda **params: units[name](**{name: params[name] for name in own})
 
-    chosen = {name: called(units[name]) if name in units else default for name, default in usual.items()}
+    chosen = {name: called(name) for name in usual}
     return Rescaled(op, Scaling(**chosen), tuple(names))

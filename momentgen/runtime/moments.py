@@ -62,17 +62,21 @@ class Moments(NamedTuple):
     @property
     def std_error(self) -> Tensor | None:
         """Standard error of :attr:`std`, of its shape; None where the method is deterministic."""
-        return None
+        return self._stated()[0]
 
     @property
     def mean_error(self) -> Tensor | None:
         """Standard error of the mean, of its shape; None where the method is deterministic."""
-        return None
+        return self._stated()[1]
 
     @property
     def rows(self) -> int | None:
         """How many plain forward passes each example took; None where the method is deterministic."""
-        return None
+        return self._stated()[2]
+
+    def _stated(self) -> tuple[Tensor | None, Tensor | None, int | None]:
+        """Standard errors of standard deviation and mean, and the number of rows."""
+        return (self._errors if isinstance(self, JointMoments) else None) or (None, None, None)
 
     @property
     def noise(self) -> Any:
@@ -356,18 +360,6 @@ class JointMoments(Moments, Predicted):
             made = made.with_errors(change(self._errors[0]), change(self._errors[1]), self._errors[2])
         made._notes, made._origins = self._notes, self._origins
         return made
-
-    @property
-    def std_error(self) -> Tensor | None:
-        return None if self._errors is None else self._errors[0]
-
-    @property
-    def mean_error(self) -> Tensor | None:
-        return None if self._errors is None else self._errors[1]
-
-    @property
-    def rows(self) -> int | None:
-        return None if self._errors is None else self._errors[2]
 
     def __getstate__(self) -> dict[str, Any]:
         """What is stored of an answer: its distribution and its call run the network, and stay behind."""

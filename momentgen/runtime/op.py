@@ -1,17 +1,22 @@
-"""The op of a rule: what a user calls."""
+"""The op of a rule: what a user calls.
+
+What an op is accurate to is in its certificates.  Importing a package of ops reads none of them, so the documentation
+of an op is made when it is read.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
 from momentgen.runtime import autograd
-from momentgen.runtime.described import Generated
+from momentgen.runtime.certificate import Certificate, CertificateError
 from momentgen.runtime.inputs import alike, reconciled
 from momentgen.runtime.kernel import Kernel
 from momentgen.runtime.learned import Scaling, by_tensors
@@ -50,7 +55,20 @@ Raises:
 """
 
 
-class Op(Generated):
+_INDENT = "    "
+
+
+class _Described:
+    """The documentation of a class; of an instance what its ``_describe()`` returns."""
+
+    def __init__(self, of_the_class: str | None) -> None:
+        self.of_the_class = of_the_class
+
+    def __get__(self, instance: Any, owner: type) -> str | None:
+        return self.of_the_class if instance is None else instance._describe()
+
+
+class Op:
     """The moments of one activation, as a callable; generated packages make them.
 
     Args:
@@ -84,7 +102,11 @@ class Op(Generated):
         scaling: Scaling | None = None,
         affine: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(name, package, variants, default, doc)
+        if default not in variants:
+            raise InputError(f"{name}: the default variant {default!r} is not among {', '.join(variants)}")
+        self.name, self.package, self.variants, self.default, self._doc = name, package, tuple(variants), default, doc
+        self.__name__ = self.__qualname__ = name
+        self.__module__ = package
         self.inputs, self.parameters = inputs, tuple(parameters)
         self._scaling, self._affine = scaling, affine
         #: the tensors it takes, in order
@@ -117,35 +139,20 @@ class Op(Generated):
             inputs = reconciled(self.name, self.input_names, inputs)
         values = self._defaults
         if params or values is None:
-            if self.learns(params):
+            takes_tensors = self._scaling is not None or self._affine
+            if takes_tensors and any(isinstance(value, Tensor) for value in params.values()):
                 return by_tensors(self, self._scaling, self._affine, inputs, params, variant)
             values = resolve(self.name, self.parameters, params)
-        found = autograd.forward(kernel, values, inputs)
-        return Moments(*found)
+        return Moments(*autograd.differentiable("forward", kernel, values, inputs))
 
-    def learns(self, params: Mapping[str, Any]) -> bool:
-        """Whether some of a call's parameters are tensors, and the op can take such."""
-        return (self._scaling is not None or bool(self._affine)) and any(isinstance(w, Tensor) for w in params.values())
+    def certificate(self, variant: str | None = None) -> Certificate:
+        """The certificate of a variant: bounds on its error, the domain they hold on, and how they were found.
 
-    def mean_gradients(self, *inputs: Float[Tensor, "*shape"], **params: Any) -> tuple[Float[Tensor, "*shape"], ...]:
-        """Derivatives of the mean by each input, elementwise; of the default variant, differentiable.
-
-        Args:
-            inputs: as in a call, tensors of one shape, dtype and device.
-            params: as in a call.
+        Raises:
+            InputError: if there is no such variant.
+            CertificateError: if its file is missing or damaged.
         """
-        if self.learns(params):
-            return self._gradients_at_tensors(inputs, params)
-        values = resolve(self.name, self.parameters, params) if params or self._defaults is None else self._defaults
-        seeds = torch.ones_like(inputs[0]), torch.zeros_like(inputs[0])
-        return autograd.backward(self._kernels[self.default], values, (*inputs, *seeds))
-
-    def _gradients_at_tensors(self, inputs: tuple[Tensor, ...], params: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        def mean(*at: Tensor) -> Tensor:
-            return by_tensors(self, self._scaling, self._affine, at, params).mean
-
-        found: tuple[Tensor, ...] = torch.func.vjp(mean, *inputs)[1](torch.ones_like(inputs[0]))
-        return found
+        return Certificate.read(self.package, self.name, self._chosen(variant))
 
     def kernel(
         self, which: str = "forward", *, variant: str | None = None, backend: str = "c"
@@ -177,6 +184,17 @@ class Op(Generated):
 
         return call
 
+    def _chosen(self, variant: str | None) -> str:
+        """The variant asked for, or the default.
+
+        Raises:
+            InputError: if there is no such variant.
+        """
+        chosen = self.default if variant is None else variant
+        if not isinstance(chosen, str) or chosen not in self.variants:
+            raise InputError(f"{self.name}: no variant {chosen!r}; expected one of {', '.join(self.variants)}")
+        return chosen
+
     def _bind(self, inputs: tuple[Any, ...], given: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
         """Inputs that came by name."""
         params = dict(given)
@@ -192,15 +210,26 @@ class Op(Generated):
         several = ", ".join(f"X{i + 1}" for i in range(self.inputs)) if self.inputs > 1 else "X"
         law = "N(mean, var)" if self.inputs == 1 else "N(mean_i, var_i)"
         law = f"jointly normal X_i ~ {law} of covariance cov" if self._covariance else f"independent {several} ~ {law}"
-        call = f"{self.name}({several})"
-        return _DOC.format(
-            call=call,
+        described = _DOC.format(
+            call=f"{self.name}({several})",
             law=law,
             inputs=", ".join(self.input_names),
-            variants=self._variants_in_words(),
+            variants=", ".join(f"``{v}``" + (" (the default)" if v == self.default else "") for v in self.variants),
             parameters="".join(line + "\n" for line in lines),
-            accuracy=self._accuracy_in_words(_DTYPES_SAID),
+            accuracy=self._accuracy_in_words(),
         )
+        return f"{self._doc}\n\n{described}" if self._doc else described
+
+    def _accuracy_in_words(self) -> str:
+        """The certificates of all variants in words, as the lines of a documentation."""
+        said = ""
+        for variant in self.variants:
+            try:
+                words = " ".join(self.certificate(variant).words)
+            except CertificateError as error:
+                words = f"unknown: {error}"
+            said += _filled(f"``{variant}``: {words}", 2 * _INDENT)
+        return said + _filled(_DTYPES_SAID, _INDENT)
 
     def _kind(self, parameter: Parameter) -> str:
         """What values a parameter takes, in words."""
@@ -218,3 +247,22 @@ class Op(Generated):
 
     def __repr__(self) -> str:
         return f"<op {self.package}.{self.name}{self.__signature__}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: copies and pickles of a network refer to the op, they do not carry it.
+        return _find, (self.package, self.name)
+
+
+# A class's own __doc__ is a string to a type checker.
+setattr(Op, "__doc__", _Described(Op.__doc__))  # noqa: B010
+
+
+def _filled(text: str, indent: str) -> str:
+    return textwrap.fill(text, 116, initial_indent=_INDENT, subsequent_indent=indent) + "\n"
+
+
+def _find(package: str, name: str) -> Op:
+    found = getattr(importlib.import_module(package), name)
+    if not isinstance(found, Op):
+        raise InputError(f"{package}.{name} is not an op, but {type(found).__name__}")
+    return found

@@ -282,14 +282,6 @@ def _of_numpy(self: Moments, ufunc: Any, method: str, *inputs: Any, **kwargs: An
     )
 
 
-def _negated(self: Moments) -> Moments:
-    return _linear(self, -1.0, 0.0)
-
-
-def _itself(self: Moments) -> Moments:
-    return self
-
-
 for _sign, _name in _OPERATORS.items():
     setattr(Moments, f"__{_name}__", _operator(_sign))
     setattr(Moments, f"__r{_name}__", _operator(_sign, swapped=True))
@@ -298,8 +290,8 @@ for _sign, _name in _COMPARISONS.items():
 for _sign, _name in _CONVERSIONS.items():
     setattr(Moments, f"__{_name}__", _conversion(_sign))
 for _name, _method in {
-    "__neg__": _negated,
-    "__pos__": _itself,
+    "__neg__": lambda self: _linear(self, -1.0, 0.0),
+    "__pos__": lambda self: self,
     "__array_ufunc__": _of_numpy,
     "__torch_function__": classmethod(_of_torch),
 }.items():

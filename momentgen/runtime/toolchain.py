@@ -13,15 +13,11 @@ import platform
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-
-from momentgen.native.c_compiler import accepted_flags, chosen_compiler, compile_library
 
 __all__ = [
     "FallbackWarning",
     "Unavailable",
-    "compile_kernel",
     "machine",
     "torch_openmp",
     "warn_once",
@@ -44,23 +40,6 @@ def warn_once(key: str, message: str) -> None:
     if key not in _warned:
         _warned.add(key)
         warnings.warn(f"momentgen: {message}", FallbackWarning, stacklevel=2)
-
-
-def compile_kernel(source: str, folder: Path, slow: Callable[[], None]) -> Path:
-    """Compile and link ``source`` in ``folder``.
-
-    Args:
-        source: text of a C file.
-        folder: where to work, a directory of this process alone.
-        slow: called when the compilers of this process have taken longer than a moment, all together.
-
-    Raises:
-        CompilerError: if there is no compiler, or it does not run, fails, or takes too long.
-    """
-    # Linked to torch's own OpenMP runtime, kernels share its threads and heed torch.set_num_threads.
-    compiler, openmp = chosen_compiler(), torch_openmp()
-    flags = accepted_flags(compiler, openmp)
-    return compile_library(compiler, source, flags, folder, openmp=openmp, slow=slow)
 
 
 @functools.cache
