@@ -54,13 +54,5 @@ def require(extra: str, what: str) -> None:
         MissingExtraError: naming what is missing, and the line to type.
     """
     if missing := _missing(extra):
-        raise MissingExtraError(f"{what} needs {' and '.join(missing)}: run `{install_line(extra)}`", name=missing[0])
-
-
-def install_line(extra: str) -> str:
-    """The line to type for an extra.
-
-    >>> install_line("estimators")
-    "pip install 'momentgen[estimators]'"
-    """
-    return f"pip install 'momentgen[{extra}]'"
+        line = f"pip install 'momentgen[{extra}]'"
+        raise MissingExtraError(f"{what} needs {' and '.join(missing)}: run `{line}`", name=missing[0])

@@ -35,9 +35,10 @@ def promise(certificate: Mapping[str, Any]) -> tuple[str, ...]:
         said = "; ".join(str(value) for value in how.values()) if isinstance(how, Mapping) else str(how)
         return (f"No bound is certified: {said}.",)
     unit, goal = next(iter(certificate["goal"].items()))
-    tolerance = certificate.get("tolerance", {})
-    domain = certificate.get("domain")
-    sentences = [*_allowed(certificate, unit, goal, tolerance), _inputs(domain), _found(certificate, unit)]
+    # An old certificate may have a text for each.
+    domain, method = (part if isinstance(part := certificate.get(key), Mapping) else {} for key in ("domain", "method"))
+    allowed = _allowed(unit, goal, certificate.get("tolerance", {}), bool(domain.get("parameters")))
+    sentences = [*allowed, _inputs(domain), _found(certificate.get("bounds", {}), unit, method.get("points"))]
     sentences += _limits(domain)
     return tuple(sentence for sentence in sentences if sentence)
 
@@ -55,7 +56,8 @@ def tolerance_in_a_line(certificate: Mapping[str, Any]) -> str:
     return "; ".join([f"mean {tolerance['mean']}", f"var {tolerance['var']}", *numbers])
 
 
-def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: Mapping[str, Any]) -> list[str]:
+def _allowed(unit: str, goal: float, tolerance: Mapping[str, Any], depends: bool) -> list[str]:
+    """What errors may be; ``depends`` says whether sizes are those at the default parameters."""
     against = tolerance.get("against", "the exact moments")
     of = [] if against == "the exact moments" else [f"Errors are measured from {against}."]
     if unit == "ulp":
@@ -75,14 +77,12 @@ def _allowed(certificate: Mapping[str, Any], unit: str, goal: float, tolerance: 
         f"Errors of the variance are at most {times}{tolerance['var']}.",
         f"Errors of each partial derivative are at most {times}{tolerance['partials']}.",
         f"The allowed error is no less than {tolerance['least']}.",
-        _symbols(certificate, tolerance),
+        _symbols(tolerance, depends),
         *([_SMALL_MEANS] if tolerance["var"].endswith("*V") else [RELATIVE, _TAILS]),
     ]
 
 
-def _symbols(certificate: Mapping[str, Any], tolerance: Mapping[str, Any]) -> str:
-    domain = certificate.get("domain")
-    depends = bool(domain.get("parameters")) if isinstance(domain, Mapping) else False
+def _symbols(tolerance: Mapping[str, Any], depends: bool) -> str:
     values = tolerance.get("values", {})
     said = []
     for name, meaning in tolerance.get("where", {}).items():
@@ -92,26 +92,21 @@ def _symbols(certificate: Mapping[str, Any], tolerance: Mapping[str, Any]) -> st
     return f"Here {', '.join(said)}." if said else ""
 
 
-def _found(certificate: Mapping[str, Any], unit: str) -> str:
-    found = [f"{name} {bound[unit]:.2g}" for name, bound in certificate.get("bounds", {}).items() if unit in bound]
-    points = certificate.get("method")
-    count = points.get("points") if isinstance(points, Mapping) else None
+def _found(bounds: Mapping[str, Any], unit: str, count: Any) -> str:
+    found = [f"{name} {bound[unit]:.2g}" for name, bound in bounds.items() if unit in bound]
     share = " of this" if unit == "tolerance" else ""
     at = f" in a search of {count:,} points" if isinstance(count, int) else ""
     return f"Largest errors found{at}: {', '.join(found)}{share}." if found else ""
 
 
-def _inputs(domain: object) -> str:
+def _inputs(domain: Mapping[str, Any]) -> str:
     """For which inputs bounds hold."""
-    items = domain.items() if isinstance(domain, Mapping) else ()
-    inputs = [f"{name} {words}" for name, words in items if name.startswith(("mean", "var", "cov"))]
+    inputs = [f"{name} {words}" for name, words in domain.items() if name.startswith(("mean", "var", "cov"))]
     return f"This holds for {'; '.join(inputs)}." if inputs else ""
 
 
-def _limits(domain: object) -> list[str]:
+def _limits(domain: Mapping[str, Any]) -> list[str]:
     """Where the domain ends, and what stands for a result beyond the range of its type."""
-    if not isinstance(domain, Mapping):
-        return []
     nan, overflow = str(domain.get("nan", "")), str(domain.get("overflow", ""))
     said = [f"Outputs and derivatives are NaN for {nan}."] if nan not in ("", "nowhere") else []
     return [*said, *([f"A result beyond the range of its type is {overflow}."] if overflow else [])]

@@ -61,22 +61,6 @@ def _moments_are_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.testing, "assert_close", lambda *both, **settings: compare(*map(pairs, both), **settings))
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command line of momentgen as a function of its arguments, which returns the exit code."""
-
-    def run(*arguments: object) -> int:
-        from momentgen.commands.cli import main
-
-        monkeypatch.setattr(sys, "argv", ["momentgen", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_info:
-            main()
-        code = exit_info.value.code
-        return code if isinstance(code, int) else 0
-
-    return run
-
-
 class Said(NamedTuple):
     """What a command exits with, and what it prints."""
 
@@ -86,12 +70,17 @@ class Said(NamedTuple):
 
 
 @pytest.fixture
-def said(command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """The command line as a function of its arguments, which returns what it says."""
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command line of momentgen as a function of its arguments, which returns what it says."""
 
     def run(*arguments: object) -> Said:
+        from momentgen.commands.cli import main
+
         capsys.readouterr()
-        code = command(*arguments)
-        return Said(code, *capsys.readouterr())
+        monkeypatch.setattr(sys, "argv", ["momentgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        code = exit_info.value.code
+        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
 
     return run

@@ -2,13 +2,11 @@
 
 import ast
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from other_processes import environment
+from other_processes import printed
 
 import momentgen
 
@@ -27,7 +25,7 @@ PACKAGES: dict[str, set[str]] = {
     "rule": {"errors"},
     "compiler": {"errors", "sign_change", "native", "rule"},
     "build": {"errors", "cache", "rule", "compiler"},
-    "commands": {"errors", "promise", "extras", "rule", "compiler", "build"},
+    "commands": {"errors", "promise", "extras", "progress", "rule", "compiler", "build"},
     "runtime": {"errors", "promise", "cache", "extras", "native", "pictures"},
     "laws": {"errors", "extras", "native", "pictures", "runtime"},
     "nn": {"errors", "extras", "pictures", "progress", "runtime", "laws"},
@@ -162,10 +160,7 @@ def test_generated_ops_import_neither_the_compiler_nor_what_it_needs() -> None:
 def loaded_by(code: str, beside: str = "") -> set[str]:
     """Modules that the code loads, beside those of other code before it."""
     program = f"{beside}\nimport sys\nbefore = {{*sys.modules}}\n{code}\nprint(*{{*sys.modules}} - before)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, timeout=120, check=True
-    )
-    return set(done.stdout.split())
+    return set(printed(program).split())
 
 
 def test_importing_momentgen_is_light() -> None:

@@ -6,9 +6,9 @@ rendered anew, so what is measured is what was committed.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import runpy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ from momentgen.build.output import Output
 from momentgen.compiler.toolchain.float32 import split_float32
 from momentgen.errors import MomentgenError
 from momentgen.rule import Rule
-from momentgen.rule.symbols import x
 
 F32 = npt.NDArray[np.float32]
 
@@ -99,15 +98,10 @@ class Built:
         # A variant that is another one in float64 has no Python code of its own.
         code = self.certificate.get("float64_code", self.variant)
         path = self.folder / f"{code}_torch.py"
-        spec = importlib.util.spec_from_file_location(f"momentgen_built_{self.rule}_{code}", path)
-        if spec is None or spec.loader is None:
-            raise MomentgenError(f"{path}: cannot be imported")
-        module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            derive = runpy.run_path(str(path)).get("kernel_scalars")
         except (ImportError, OSError, SyntaxError) as error:
             raise MomentgenError(f"{path}: cannot be imported: {error}") from error
-        derive = getattr(module, "kernel_scalars", None)
         return () if derive is None else tuple(float(value) for value in derive(**setting))
 
 
@@ -152,15 +146,6 @@ def check_source(rule: Rule, variants: Sequence[Built]) -> None:
                 f"rule {rule.name}, variant {built.variant}: the certificate is of another state of the rule file; "
                 "run `momentgen build` first"
             )
-
-
-def is_deterministic(rule: Rule) -> bool:
-    """Whether f is a function of ``x`` and the parameters alone, without a random factor of its own.
-
-    >>> is_deterministic(Rule("square", f=x**2))
-    True
-    """
-    return bool(rule.f.free_symbols <= {x, *(p.symbol for p in rule.parameters)})
 
 
 def _arrays(source: str, symbol: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

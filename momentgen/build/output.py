@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -181,10 +181,6 @@ class Output:
         """Entries at the top of the directory that belong to none of ``rules``, sorted."""
         return sorted(_entries(self.path) - {*rules, _INIT, _COMPILER} - _TOLERATED)
 
-    def wrote(self, name: str) -> bool:
-        """Whether the entry ``name`` is a rule's directory that momentgen wrote."""
-        return self.manifest(name) is not None
-
     def compilers(self) -> dict[str, str]:
         """Digest of the compiler that built each rule; a rule is missing where that is not known."""
         try:
@@ -214,10 +210,8 @@ class Output:
         Raises:
             MomentgenError: if it cannot be made.
         """
-        try:
+        with _explained(f"output directory {self.path}: cannot be made"):
             self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise MomentgenError(f"output directory {self.path}: cannot be made: {_reason(error)}") from error
 
     def prepare(self) -> None:
         """Check, before any work, that rules can be written here.
@@ -226,12 +220,10 @@ class Output:
             MomentgenError: if the directory cannot be written, or holds a package that momentgen did not write.
         """
         probe = self.path / f"{_NEW}probe"
-        try:
+        with _explained(f"output directory {self.path}: cannot be written"):
             shutil.rmtree(probe, ignore_errors=True)
             probe.mkdir()
             probe.rmdir()
-        except OSError as error:
-            raise MomentgenError(f"output directory {self.path}: cannot be written: {_reason(error)}") from error
         init = self.path / _INIT
         if init.is_file() and init.stat().st_size and not init.read_bytes().startswith(_INIT_FIRST_LINE.encode()):
             raise MomentgenError(
@@ -247,10 +239,8 @@ class Output:
         for name in sorted(_entries(self.path / _OLD)):
             home = self.path / name
             if not home.exists():
-                try:
+                with _explained(f"cannot restore {home}"):
                     (self.path / _OLD / name).rename(home)
-                except OSError as error:
-                    raise MomentgenError(f"cannot restore {home}: {_reason(error)}") from error
         for name in sorted(_entries(self.path)):
             if name == _OLD or name.startswith(_NEW):
                 self.remove(name)
@@ -310,13 +300,14 @@ class Output:
 
     def _replace(self, name: str, text: str) -> None:
         new = self.path / f"{_NEW}{name}"
-        try:
-            new.write_bytes(text.encode())
-            new.replace(self.path / name)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise MomentgenError(f"cannot write {self.path / name}: {_reason(error)}") from error
+        with _explained(f"cannot write {self.path / name}"):
+            try:
+                new.write_bytes(text.encode())
+                new.replace(self.path / name)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    new.unlink(missing_ok=True)
+                raise
 
     def remove(self, name: str) -> None:
         """Remove an entry, given by its path relative to the directory.
@@ -325,15 +316,13 @@ class Output:
             MomentgenError: if it cannot be removed.
         """
         path = self.path / name
-        try:
+        with _explained(f"cannot remove {path}"):
             if path.is_dir() and not path.is_symlink():
                 if not path.name.startswith(_NEW):  # a kill must not leave half of it under its name
                     path = path.rename(self.path / f"{_NEW}{path.name}")
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        except OSError as error:
-            raise MomentgenError(f"cannot remove {path}: {_reason(error)}") from error
 
     def _init_text(self, rules: Iterable[str]) -> str:
         built: Sequence[str] = sorted(rule for rule in rules if (self.path / rule / _INIT).is_file())
@@ -356,3 +345,12 @@ def _entries(folder: Path) -> set[str]:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Say what could not be done where the disk refuses it."""
+    try:
+        yield
+    except OSError as error:
+        raise MomentgenError(f"{what}: {_reason(error)}") from error

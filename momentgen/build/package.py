@@ -29,14 +29,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from momentgen.build.choice import no_such_rule
+from momentgen.build.choice import chosen_rules
 from momentgen.build.code import code_digest
 from momentgen.build.output import Finding, Manifest, Output, VariantSummary, sha256
 from momentgen.build.processors import same_bits_environment
 from momentgen.build.rule_compiler import Compiler, compile_file
 from momentgen.build.workers import Lost, run_all
 from momentgen.errors import BuildError, MomentgenError, RuleError
-from momentgen.rule.files import load_rule_sources
+from momentgen.rule.files import RuleSource, load_rule_sources
 
 _LONGEST = 400  # characters of a message that was not written for users
 
@@ -145,16 +145,17 @@ def build(
         out.recover()
         code = code_digest()
         known = out.compilers()
-        findings = {name: out.findings(name, sources[name].sha256, behind=known.get(name) != code) for name in chosen}
+        findings = {name: out.findings(name, sources[name].inputs, behind=known.get(name) != code) for name in chosen}
         removed = [finding.path for found in findings.values() for finding in found if finding.kind == "orphan"]
-        if gone := [name for name in out.strangers(sources) if only is None and out.wrote(name)]:
+        if gone := [name for name in out.strangers(sources) if only is None and out.manifest(name)]:
             out.prepare()
             out.write_init(sources)  # before they go, or a kill leaves a package that imports what is not there
         removed += gone
         for name in removed:
             out.remove(name)
         stale = [name for name, found in findings.items() if any(finding.kind != "orphan" for finding in found)]
-        results = {name: _fresh(out, name) for name in chosen if name not in stale}
+        fresh = {name: out.manifest(name) for name in chosen if name not in stale}
+        results = {name: RuleResult(name, "fresh", found.variants if found else ()) for name, found in fresh.items()}
         if stale:
             out.prepare()
         # Before any rule is written, so that a build that is killed leaves none that passes for another compiler's.
@@ -167,14 +168,16 @@ def build(
             todo = sorted((sources[name] for name in stale), key=lambda s: -s.path.stat().st_size)
             workers = min(jobs or _cores(), len(todo))
             if compiler is not None and workers == 1 and timeout is None:
-                compiled = _compile_here(todo, reporter, compiler)
+                here = functools.partial(_run, compiler=compiler)
+                compiled = (here(source, functools.partial(reporter.stage, source.name)) for source in todo)
             else:
                 compiled = _compile_in_workers(todo, workers, reporter, compiler or compile_file, timeout)
             with contextlib.closing(compiled):
-                for done in compiled:
-                    results[done.rule] = result = _write(out, sources[done.rule], done)
+                for result, files in compiled:
+                    result = _write(out, sources[result.rule], result, files)
+                    results[result.rule] = result
                     if result.status == "built" and code_digest() == code:
-                        compilers[done.rule] = code
+                        compilers[result.rule] = code
                         out.write_compilers(compilers)
                     reporter.finished(result)
         if out.init_findings(sources):
@@ -203,7 +206,7 @@ def check(
     with out.locked(waiting=lambda: reporter.waiting(out.path)):
         found, known, code = [], out.compilers(), code_digest()
         for name in chosen:
-            found += out.findings(name, sources[name].sha256, behind=known.get(name) != code)
+            found += out.findings(name, sources[name].inputs, behind=known.get(name) != code)
         if only is None:
             found += [Finding("orphan", name, "no rule produces it") for name in out.strangers(sources)]
             found += out.init_findings(sources)
@@ -213,24 +216,12 @@ def check(
 # ---------------------------------------------------------------- what there is to build
 
 
-@dataclass(frozen=True)
-class _Source:
-    name: str
-    path: Path
-    sha256: str
-
-
-def _sources(rules: Path, only: str | None) -> tuple[dict[str, _Source], list[str]]:
+def _sources(rules: Path, only: str | None) -> tuple[dict[str, RuleSource], list[str]]:
     """All rules by name, sorted, and the names of those to look at."""
     if rules.is_file():
         raise RuleError(str(rules), "expected a directory of rules; build one of them with --only NAME")
-    sources = {source.name: _Source(source.name, source.path, source.inputs) for source in load_rule_sources(rules)}
-    sources = dict(sorted(sources.items()))
-    if only is None:
-        return sources, list(sources)
-    if only not in sources:
-        raise no_such_rule(only, sources, str(rules))
-    return sources, [only]
+    sources = {source.name: source for source in load_rule_sources(rules)}
+    return sources, chosen_rules(only, sources, rules)
 
 
 def _output(rules: Path, output: Path | None) -> Output:
@@ -245,27 +236,14 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _fresh(out: Output, rule: str) -> RuleResult:
-    manifest = out.manifest(rule)
-    return RuleResult(rule, "fresh", manifest.variants if manifest else ())
+# ---------------------------------------------------------------- compiling
 
 
-# ---------------------------------------------------------------- compiling, here or in workers
+#: what a worker hands back: what became of a rule, and its files where there are any
+_Done = tuple[RuleResult, Mapping[str, str] | None]
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What a worker hands back: the files of a rule, or why there are none."""
-
-    rule: str
-    seconds: float
-    files: Mapping[str, str] | None = None
-    variants: tuple[VariantSummary, ...] = ()
-    error: MomentgenError | None = None
-    defect: str = ""
-
-
-def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) -> _Done:
+def _run(source: RuleSource, report: Callable[[str], None], *, compiler: Compiler) -> _Done:
     stage, started = "rule", time.perf_counter()
 
     def progress(name: str) -> None:
@@ -274,12 +252,13 @@ def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) 
         report(name)
 
     def failed(error: MomentgenError, defect: str = "") -> _Done:
-        return _Done(source.name, time.perf_counter() - started, error=error, defect=defect)
+        seconds = time.perf_counter() - started
+        return RuleResult(source.name, "failed", seconds=seconds, error=error, defect=defect), None
 
     try:
         compiled = compiler(source.name, source.path, progress)
         variants = tuple(VariantSummary(v.name, dict(v.bounds), dict(v.operations)) for v in compiled.variants)
-        return _Done(source.name, time.perf_counter() - started, dict(compiled.files), variants)
+        return RuleResult(source.name, "built", variants, time.perf_counter() - started), dict(compiled.files)
     except BuildError as error:
         if error.rule != source.name:  # a tool deep down that knows no rules
             error = BuildError(source.name, error.stage, f"{error.rule}: {error.cause}", error.expression)
@@ -293,57 +272,50 @@ def _run(source: _Source, report: Callable[[str], None], *, compiler: Compiler) 
         return failed(BuildError(source.name, stage, cause), "".join(traceback.format_tb(error.__traceback__)))
 
 
-def _compile_here(sources: Sequence[_Source], reporter: Reporter, compiler: Compiler) -> Generator[_Done, None, None]:
-    """Compile ``sources`` in this process; yields each as it is done."""
-    for source in sources:
-        yield _run(source, functools.partial(reporter.stage, source.name), compiler=compiler)
-
-
 def _compile_in_workers(
-    sources: Sequence[_Source], jobs: int, reporter: Reporter, compiler: Compiler, timeout: float | None
+    sources: Sequence[RuleSource], jobs: int, reporter: Reporter, compiler: Compiler, timeout: float | None
 ) -> Generator[_Done, None, None]:
     """Compile ``sources``, ``jobs`` at a time, as on other processors; yields each as it is done."""
     work, environment = functools.partial(_run, compiler=compiler), same_bits_environment()
 
-    def in_workers(sources: Sequence[_Source], workers: int) -> Generator[tuple[_Source, _Done | Lost], None, None]:
-        return run_all(
-            sources,
+    died: list[RuleSource] = []
+    # Two rules at a time may have been too much for the memory: each that was lost answers for itself, alone.
+    for tasks, workers in ((sources, jobs), (died, 1)):
+        found = run_all(
+            tasks,
             workers,
             work,
             timeout=timeout,
             environment=environment,
             stage=lambda source, name: reporter.stage(source.name, name),
         )
-
-    died: list[_Source] = []
-    with contextlib.closing(in_workers(sources, jobs)) as done:
-        for source, result in done:
-            if isinstance(result, Lost) and not result.timed_out:
-                died.append(source)
-            else:
-                yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
-    # Two rules at a time may have been too much for the memory: each that was lost answers for itself, alone.
-    with contextlib.closing(in_workers(died, 1)) as done:
-        for source, result in done:
-            yield _given_up(source, result, timeout) if isinstance(result, Lost) else result
+        with contextlib.closing(found):
+            for source, result in found:
+                if not isinstance(result, Lost):
+                    yield result
+                elif tasks is died or result.timed_out:
+                    yield _given_up(source, result, timeout)
+                else:
+                    died.append(source)
 
 
-def _given_up(source: _Source, lost: Lost, timeout: float | None) -> _Done:
+def _given_up(source: RuleSource, lost: Lost, timeout: float | None) -> _Done:
     cause = "its worker process died (out of memory, or killed)"
     if lost.timed_out:
         cause = f"it was stopped, not being done within {timeout:g} s (--timeout)"
-    return _Done(source.name, lost.seconds, error=BuildError(source.name, lost.stage or "rule", cause))
+    error = BuildError(source.name, lost.stage or "rule", cause)
+    return RuleResult(source.name, "failed", seconds=lost.seconds, error=error), None
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _write(out: Output, source: _Source, done: _Done) -> RuleResult:
-    if done.files is None:
-        return RuleResult(done.rule, "failed", seconds=done.seconds, error=done.error, defect=done.defect)
-    digests = {name: sha256(text.encode()) for name, text in done.files.items()}
+def _write(out: Output, source: RuleSource, result: RuleResult, files: Mapping[str, str] | None) -> RuleResult:
+    if files is None:
+        return result
+    digests = {name: sha256(text.encode()) for name, text in files.items()}
     try:
-        out.write(Manifest(done.rule, source.sha256, digests, done.variants), done.files)
+        out.write(Manifest(result.rule, source.inputs, digests, result.variants), files)
     except BuildError as error:
-        return RuleResult(done.rule, "failed", seconds=done.seconds, error=error)
-    return RuleResult(done.rule, "built", done.variants, done.seconds)
+        return RuleResult(result.rule, "failed", seconds=result.seconds, error=error)
+    return result

@@ -5,31 +5,22 @@ Importing this module imports no compiler, which takes a second; calling :func:`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from momentgen.errors import RuleError
 from momentgen.rule.files import evidence_path
 
-
-class Compiled(Protocol):
-    """What the compiler hands back for one rule (``momentgen.compiler.pipeline.CompiledRule``)."""
-
-    @property
-    def files(self) -> Mapping[str, str]:
-        """Text of each file of the rule's directory, the manifest left out."""
-
-    @property
-    def variants(self) -> Sequence[Any]:
-        """One summary a variant: ``name``, ``bounds``, ``operations``."""
+if TYPE_CHECKING:
+    from momentgen.compiler.pipeline import CompiledRule
 
 
-#: (rule name, rule file, progress) -> Compiled; must be picklable, since workers call it
-Compiler = Callable[[str, Path, Callable[[str], None]], Compiled]
+#: (rule name, rule file, progress) -> what it became; must be picklable, since workers call it
+Compiler = Callable[[str, Path, Callable[[str], None]], "CompiledRule"]
 
 
-def compile_file(rule: str, path: Path, progress: Callable[[str], None]) -> Compiled:
+def compile_file(rule: str, path: Path, progress: Callable[[str], None]) -> CompiledRule:
     """A :data:`Compiler`: compile the rule called ``rule`` in the file ``path``.
 
     Raises:
@@ -43,8 +34,5 @@ def compile_file(rule: str, path: Path, progress: Callable[[str], None]) -> Comp
     progress("rule")
     for candidate in load_rules(path):
         if candidate.name == rule:
-            compiled: Compiled = compile_rule(
-                candidate, progress=progress, evidence=read_evidence(evidence_path(path), rule)
-            )
-            return compiled
+            return compile_rule(candidate, progress=progress, evidence=read_evidence(evidence_path(path), rule))
     raise RuleError(rule, f"expected {path.name} to define a rule of this name")

@@ -21,14 +21,7 @@ from rich.console import Console
 
 from momentgen import __version__
 from momentgen.build import BuildResult
-from momentgen.commands.display import (
-    BuildDisplay,
-    ReportDisplay,
-    VerifyDisplay,
-    build_table,
-    fitting,
-    short,
-)
+from momentgen.commands.display import BuildDisplay, build_table, fitting, short, verify_table
 from momentgen.errors import BuildError, MomentgenError
 from momentgen.extras import require
 from momentgen.rule.files import known_rules
@@ -60,6 +53,7 @@ Out = Annotated[
         metavar="DIR", help="Package that RULES are built to; by default `generated` beside RULES.", show_default=False
     ),
 ]
+Only = Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)]
 
 
 def main() -> None:
@@ -70,7 +64,7 @@ def main() -> None:
         _print_error(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        _errors().print("interrupted")
+        typer.echo("interrupted", err=True)
         sys.exit(130)
 
 
@@ -98,7 +92,7 @@ def build(
         typer.Option(min=1, metavar="N", help="Rules compiled at a time. Default: one per core.", show_default=False),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a build would.")] = False,
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    only: Only = None,
     timeout: Annotated[
         float | None,
         typer.Option(min=1, metavar="SECONDS", help="A rule that takes longer fails.", show_default=False),
@@ -127,11 +121,10 @@ def _check(console: Console, rules: Path, out: Path | None, only: str | None) ->
     findings = momentgen.build.check(rules, out, only=only, reporter=BuildDisplay(console))
     where = short(out or momentgen.build.default_output(rules))
     if not findings:
-        console.print(f"{where} is fresh", highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"{where} is fresh")
         return
     for finding in findings:
-        line = f"{finding.kind:8}{where}/{finding.path}: {finding.cause}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        typer.echo(f"{finding.kind:8}{where}/{finding.path}: {finding.cause}")
     count = f"{len(findings)} finding{'s' if len(findings) != 1 else ''}"
     _fail(f"{where} is not what `momentgen build {rules}` would write ({count})")
 
@@ -149,15 +142,12 @@ def new(
     path = short(scaffold(name, rules))
     if any((folder / f"{name}.py").is_file() for folder in known_rules() if folder.resolve() != rules.resolve()):
         note = f"note: momentgen has a rule {name} of its own; where {rules} is read, yours stands in its place"
-        _errors().print(note, style="yellow", markup=False, highlight=False, soft_wrap=True)
+        typer.secho(note, fg="yellow", err=True)
     where = "" if rules == _DEFAULT_RULES else f" --rules {rules}"
-    for line in (
-        f"wrote {path}, a placeholder that builds as it stands; next:",
-        f"  edit {path}: f(x), the citation, the doc",
-        f"  momentgen derive {name}{where}",
-        f"  momentgen build {rules} --only {name}",
-    ):
-        Console().print(line, markup=False, highlight=False, soft_wrap=True)
+    typer.echo(f"wrote {path}, a placeholder that builds as it stands; next:")
+    typer.echo(f"  edit {path}: f(x), the citation, the doc")
+    typer.echo(f"  momentgen derive {name}{where}")
+    typer.echo(f"  momentgen build {rules} --only {name}")
 
 
 @app.command(name="derive")
@@ -194,19 +184,18 @@ def derive_command(
 def verify(
     rules: Rules = None,
     out: Out = None,
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    only: Only = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Another seed measures at other points.")] = 0,
 ) -> None:
     """Run the built C at fresh points; compare with exact values."""
     import momentgen.commands.verify
 
     console, rules = Console(), _rules(rules)
-    with VerifyDisplay(console) as display:
-        checks = momentgen.commands.verify.verify(rules, out, only=only, seed=seed, reporter=display)
-    console.print(fitting(display.table, console))
+    checks = momentgen.commands.verify.verify(rules, out, only=only, seed=seed)
+    console.print(fitting(verify_table(checks), console))
     broken = [line for check in checks for line in check.broken]
     points = sum(check.points for check in checks)
-    console.print(f"{len(checks)} variants measured at {points:,} points", highlight=False, soft_wrap=True)
+    typer.echo(f"{len(checks)} variants measured at {points:,} points")
     if broken:
         count = "1 certified bound does" if len(broken) == 1 else f"{len(broken)} certified bounds do"
         _fail(f"{count} not hold: " + "; ".join(broken))
@@ -217,7 +206,7 @@ def report(
     rules: Rules = None,
     out: Out = None,
     page: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
-    only: Annotated[str | None, typer.Option(metavar="NAME", help="Only this rule.", show_default=False)] = None,
+    only: Only = None,
     jobs: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Rules measured at a time. Default: one per core.", show_default=False),
@@ -227,12 +216,9 @@ def report(
     require("report", "`momentgen report`")
     from momentgen.commands.report.write import write_report
 
-    console, rules = Console(), _rules(rules)
-    with ReportDisplay(console) as display:
-        written = write_report(rules, page, package=out, only=only, jobs=jobs, progress=display)
-    count = f"{written.rules} rule{'s' if written.rules != 1 else ''}"
-    line = f"wrote {short(written.path)}: {count}, {written.size / 1e6:.1f} MB"
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+    shown = write_report(_rules(rules), page, package=out, only=only, jobs=jobs)
+    size = page.stat().st_size / 1e6
+    typer.echo(f"wrote {short(page)}: {shown} rule{'s' if shown != 1 else ''}, {size:.1f} MB")
 
 
 def _rules(given: Path | None, *, written: bool = False) -> Path:
@@ -249,16 +235,15 @@ def _rules(given: Path | None, *, written: bool = False) -> Path:
 def _print_result(console: Console, result: BuildResult, *, verbose: bool) -> None:
     console.print(fitting(build_table(result), console))
     for name in result.removed:
-        console.print(f"removed {short(result.output)}/{name}: no rule produces it", markup=False, soft_wrap=True)
+        typer.echo(f"removed {short(result.output)}/{name}: no rule produces it")
     for name in result.strangers:
-        note = f"note: {short(result.output)}/{name} belongs to no rule and was left alone"
-        console.print(note, markup=False, soft_wrap=True)
+        typer.echo(f"note: {short(result.output)}/{name} belongs to no rule and was left alone")
     built = sum(rule.status == "built" for rule in result.rules)
     fresh = sum(rule.status == "fresh" for rule in result.rules)
-    console.print(f"{short(result.output)}: {built} built, {fresh} fresh", markup=False, soft_wrap=True)
+    typer.echo(f"{short(result.output)}: {built} built, {fresh} fresh")
     for rule in result.rules:
         if rule.defect:
-            _errors().print(rule.defect, markup=False, highlight=False)
+            typer.echo(rule.defect, err=True)
         if rule.error is not None:
             _print_error(rule.error)
             _print_others(rule.error, verbose=verbose)
@@ -271,15 +256,11 @@ def _print_others(error: Exception, *, verbose: bool) -> None:
     if others and not verbose:
         lines = [f"  {len(others)} other strategies were tried: momentgen build --verbose says why they do not serve"]
     for line in lines:
-        _errors().print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _errors() -> Console:
-    return Console(stderr=True)
+        typer.echo(line, err=True)
 
 
 def _print_error(error: Exception) -> None:
-    _errors().print(f"Error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    typer.secho(f"Error: {error}", fg="red", err=True)
 
 
 def _fail(message: str) -> NoReturn:

@@ -11,22 +11,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -38,32 +29,6 @@ if TYPE_CHECKING:
 
 #: characters of a function in a table
 _LONGEST_FORMULA = 36
-
-
-def _progress(console: Console, count: ProgressColumn, *, disable: bool = False) -> Progress:
-    """A bar that goes when all is done; ``count`` says how far it is."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=disable)
-
-
-def _errors_table(title: str, *heads: str) -> Table:
-    return Table(*heads, title=title, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-class _Display:
-    """Progress that runs as long as the context does, where the output is a terminal."""
-
-    _progress: Progress
-
-    def __enter__(self) -> Self:
-        if self._progress.console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
 
 class BuildDisplay(Reporter):
@@ -110,7 +75,9 @@ class BuildDisplay(Reporter):
         if not self._console.is_terminal:
             threading.Thread(target=self._say_what_runs, daemon=True).start()
             return
-        self._progress = _progress(self._console, TextColumn("{task.fields[stage]}"))
+        rule, stage = TextColumn("{task.description}"), TextColumn("{task.fields[stage]}")
+        columns = (SpinnerColumn(), rule, BarColumn(), stage, TimeElapsedColumn())
+        self._progress = Progress(*columns, console=self._console, transient=True)
         self._progress.start()
         self._total = self._progress.add_task(f"0 of {len(rules)} rules", total=len(rules), stage="")
 
@@ -138,28 +105,13 @@ class BuildDisplay(Reporter):
             self._progress.remove_task(self._running.pop(result.rule))
 
 
-class VerifyDisplay(_Display):
-    """A bar over the variants, and a table of what was measured; implements ``verify.Reporter``."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = _progress(console, MofNCompleteColumn())
-        self._task: TaskID | None = None
-        heads = ("rule", "variant", "output", "measured", "certified", "goal", "excess")
-        self.table = _errors_table("largest error", *heads)
-        for column in self.table.columns[3:6]:
-            column.justify, column.no_wrap = "right", True
-
-    def planned(self, variants: int) -> None:
-        self._task = self._progress.add_task("variants", total=variants)
-
-    def started(self, rule: str, variant: str) -> None:
-        if self._task is not None:
-            self._progress.update(self._task, description=escape(f"{rule} {variant or '(exact values)'}"))
-
-    def finished(self, check: VariantCheck) -> None:
-        if self._task is not None:
-            self._progress.advance(self._task)
+def verify_table(checks: Sequence[VariantCheck]) -> Table:
+    """The largest error of each output of each variant, beside what is certified and the goal."""
+    heads = ("rule", "variant", "output", "measured", "certified", "goal", "excess")
+    table = Table(*heads, title="largest error", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in table.columns[3:6]:
+        column.justify, column.no_wrap = "right", True
+    for check in checks:
         # The unit stands below the variant's name, where there is room for it.
         names = [(check.rule, check.variant), ("", f"[dim]{escape(check.unit)}[/dim]")]
         for output in check.outputs:
@@ -170,20 +122,9 @@ class VerifyDisplay(_Display):
                 share = f"+{100 * output.excess:.2g} %"
                 state = f"[red]{share}[/red]" if check.exceeds(output) else f"[yellow]{share}[/yellow]"
             figures = (f"{output.measured:.4g}", f"{output.certified:.4g}", f"{check.goal:g}")
-            self.table.add_row(*(names.pop(0) if names else ("", "")), output.name, *figures, state)
-        self.table.add_section()
-
-
-class ReportDisplay(_Display):
-    """A bar over the rules of a report; called as ``report.write.Progress``."""
-
-    def __init__(self, console: Console) -> None:
-        # Elsewhere stopping would print an empty line.
-        self._progress = _progress(console, MofNCompleteColumn(), disable=not console.is_terminal)
-        self._task = self._progress.add_task("rules", total=None)
-
-    def __call__(self, done: int, total: int, name: str) -> None:
-        self._progress.update(self._task, completed=done, total=total, description=escape(name or "rules"))
+            table.add_row(*(names.pop(0) if names else ("", "")), output.name, *figures, state)
+        table.add_section()
+    return table
 
 
 def build_table(result: BuildResult) -> Table:

@@ -26,15 +26,6 @@ rule = Rule(
 '''
 
 
-def template(name: str) -> str:
-    r"""The text of a new rule file.
-
-    >>> 'Rule(\n    "swish",' in template("swish")
-    True
-    """
-    return _TEMPLATE.format(name=name, title=name.replace("_", " ").capitalize())
-
-
 def scaffold(name: str, rules: Path) -> Path:
     """Write ``RULES/NAME.py``, a rule that builds as it stands; ``rules`` is made if it is not there.
 
@@ -50,7 +41,7 @@ def scaffold(name: str, rules: Path) -> Path:
     try:
         rules.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(template(name))
+            file.write(_TEMPLATE.format(name=name, title=name.replace("_", " ").capitalize()))
     except FileExistsError:
         what = path if path.exists() else rules
         raise MomentgenError(f"{what} exists already and was left as it is; choose another name or directory") from None

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +30,7 @@ from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.errors import MomentgenError
+from momentgen.progress import progress_bar
 from momentgen.rule import Rule, load_rules
 
 POINTS = 3000  # random points a parameter setting
@@ -105,30 +105,6 @@ class VariantCheck:
         return lines
 
 
-class Reporter(Protocol):
-    """Told how it goes."""
-
-    def planned(self, variants: int) -> None:
-        """So many variants will be measured."""
-
-    def started(self, rule: str, variant: str) -> None:
-        """A variant is being measured; an empty one while exact values are prepared."""
-
-    def finished(self, check: VariantCheck) -> None:
-        """A variant is done."""
-
-
-class _Silent:
-    def planned(self, variants: int) -> None:
-        pass
-
-    def started(self, rule: str, variant: str) -> None:
-        pass
-
-    def finished(self, check: VariantCheck) -> None:
-        pass
-
-
 def verify(
     rules: Path,
     output: Path | None = None,
@@ -136,9 +112,8 @@ def verify(
     only: str | None = None,
     points: int = POINTS,
     seed: int = 0,
-    reporter: Reporter | None = None,
 ) -> tuple[VariantCheck, ...]:
-    """Measure the certificates of built rules again.
+    """Measure the certificates of built rules again; a terminal has a bar while it works.
 
     Args:
         rules: directory of rule files.
@@ -146,7 +121,6 @@ def verify(
         only: name of the one rule to look at.
         points: random points a variant and parameter setting.
         seed: of these points; another one measures elsewhere.
-        reporter: told how it goes; nobody unless given.
 
     Returns:
         One result a variant.
@@ -156,25 +130,22 @@ def verify(
         MomentgenError: if a rule is not built, or was built from another state of its file.
         BuildError: if there is no C compiler, or the rule cannot be derived.
     """
-    reporter = reporter or _Silent()
     loaded = {rule.name: rule for rule in load_rules(rules)}
     chosen = chosen_rules(only, loaded, rules)
     package = default_output(rules) if output is None else output
     plan = [(loaded[name], read_built(package, name)) for name in chosen]
     for rule, variants in plan:
         check_source(rule, variants)
-    reporter.planned(sum(len(variants) for _, variants in plan))
     results: list[VariantCheck] = []
-    for rule, variants in plan:
-        reporter.started(rule.name, "")
-        stables = stables_of(rule, variants)
-        for built in variants:
-            reporter.started(rule.name, built.variant)
-            if built.variant not in stables:
-                raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
-            check = verify_variant(built, stables[built.variant], points=points, seed=seed)
-            results.append(check)
-            reporter.finished(check)
+    with progress_bar("variants", sum(len(variants) for _, variants in plan), None) as advance:
+        for rule, variants in plan:
+            advance(len(results), f"{rule.name} (exact values)")
+            stables = stables_of(rule, variants)
+            for built in variants:
+                advance(len(results), f"{rule.name} {built.variant}")
+                if built.variant not in stables:
+                    raise MomentgenError(f"rule {rule.name} has no variant {built.variant} any more; build it again")
+                results.append(verify_variant(built, stables[built.variant], points=points, seed=seed))
     return tuple(results)
 
 

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import mpmath
@@ -166,29 +167,28 @@ def test_a_formula_too_long_to_be_looked_at_is_left_out() -> None:
 
 
 def test_a_missing_extra_is_named_with_the_command_that_brings_it(
-    monkeypatch: pytest.MonkeyPatch, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, said: Callable[..., Any]
 ) -> None:
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
-    assert command("report", RULES) == 1
-    error = capsys.readouterr().err
+    code, _, error = said("report", RULES)
+    assert code == 1
     assert error.startswith("Error: `momentgen report` needs matplotlib")
     assert "pip install 'momentgen[report]'" in error
 
 
-def test_the_command_writes_the_page(
-    tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_the_page(tmp_path: Path, said: Callable[..., Any]) -> None:
     out = tmp_path / "page.html"
-    assert command("report", RULES, "--page", out, "--only", "heaviside") == 0
-    assert re.match(r"wrote .*page\.html: 1 rule, \d\.\d MB", capsys.readouterr().out)
+    code, text, _ = said("report", RULES, "--page", out, "--only", "heaviside")
+    assert code == 0
+    assert re.match(r"wrote .*page\.html: 1 rule, \d\.\d MB", text)
     assert "heaviside" in read(out.read_text(encoding="utf-8")).anchors
 
 
 @pytest.mark.slow
 def test_the_whole_library_s_page_has_every_rule(tmp_path: Path) -> None:
-    written = write_report(RULES, tmp_path / "report.html")
-    anchors = read(written.path.read_text(encoding="utf-8")).anchors
+    write_report(RULES, tmp_path / "report.html")
+    anchors = read((tmp_path / "report.html").read_text(encoding="utf-8")).anchors
     assert {rule.name for rule in load_rules(RULES)} <= anchors
 
 

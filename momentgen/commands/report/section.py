@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from momentgen.build.built import Built, check_source, is_deterministic, read_built
+from momentgen.build.built import Built, check_source, read_built
 from momentgen.commands.derive_text import derived
 from momentgen.commands.report import figures
 from momentgen.commands.report.formula import mathml
@@ -20,6 +20,7 @@ from momentgen.commands.report.measurements import compare, moment_curves, relat
 from momentgen.commands.report.subject import EXACT, Subject, subject_of
 from momentgen.promise import promise, tolerance_in_a_line
 from momentgen.rule import Rule
+from momentgen.rule.symbols import x
 
 #: headings of pictures
 MOMENTS, ERRORS, VARIANTS = "Mean and standard deviation", "Accuracy", "Variants"
@@ -111,7 +112,7 @@ def section_of(rule: Rule, package: Path) -> Section:
     comparison: TableData | None = None
     formulas = [formula] if (formula := mathml(_F_OF_X, rule.f)) else []
     univariate = all(built.is_univariate for built in variants) and first.variant == EXACT
-    if univariate and is_deterministic(rule):
+    if univariate and rule.f.free_symbols <= {x, *(p.symbol for p in rule.parameters)}:
         subject = subject_of(rule, package)
         moments, remarks = _moments(subject)
         formulas += moments

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,19 +14,8 @@ from momentgen.build.workers import Lost, run_all
 from momentgen.commands.report.page import render_page
 from momentgen.commands.report.section import Section, section_of
 from momentgen.errors import MomentgenError
+from momentgen.progress import progress_bar
 from momentgen.rule import load_rules
-
-#: (rules looked at so far, rules in all, name of the last one)
-Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True)
-class Written:
-    """The file written, its size in bytes, and how many rules are in it."""
-
-    path: Path
-    size: int
-    rules: int
 
 
 def write_report(
@@ -37,9 +25,8 @@ def write_report(
     package: Path | None = None,
     only: str | None = None,
     jobs: int | None = None,
-    progress: Progress = lambda done, total, name: None,
-) -> Written:
-    """Write the page.
+) -> int:
+    """Write the page; a terminal has a bar while rules are looked at.
 
     Args:
         rules: directory of rule files.
@@ -47,7 +34,9 @@ def write_report(
         package: what the rules were built to; ``generated`` beside them unless given.
         only: name of the one rule to show.
         jobs: rules looked at a time; one per core unless given.
-        progress: told at the start, with an empty name, and after each rule.
+
+    Returns:
+        How many rules it shows.
 
     Raises:
         RuleError: if there is no such rule.
@@ -57,28 +46,22 @@ def write_report(
     names = [rule.name for rule in load_rules(rules)]
     chosen = chosen_rules(only, names, rules)
     package = default_output(rules) if package is None else package
-    progress(0, len(chosen), "")
-    sections = _sections(rules, package, chosen, jobs or os.cpu_count() or 1, progress)
+    sections: dict[str, Section] = {}
+    found = run_all(chosen, min(jobs or os.cpu_count() or 1, len(chosen)), partial(_section, rules, package))
+    with progress_bar("rules", len(chosen), None) as advance, closing(found):
+        for name, result in found:
+            if isinstance(result, MomentgenError):
+                raise result
+            if isinstance(result, Lost):
+                raise MomentgenError(f"rule {name}: its worker process died (out of memory, or killed)")
+            sections[name] = result
+            advance(len(sections), name)
     page = render_page([sections[name] for name in chosen])
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise MomentgenError(f"cannot write {path}: {error.strerror or error}") from error
-    return Written(path, path.stat().st_size, len(chosen))
-
-
-def _sections(rules: Path, package: Path, names: list[str], jobs: int, progress: Progress) -> dict[str, Section]:
-    found: dict[str, Section] = {}
-    work = partial(_section, rules, package)
-    with closing(run_all(names, min(jobs, len(names)), work)) as done:
-        for name, result in done:
-            if isinstance(result, MomentgenError):
-                raise result
-            if isinstance(result, Lost):
-                raise MomentgenError(f"rule {name}: its worker process died (out of memory, or killed)")
-            found[name] = result
-            progress(len(found), len(names), name)
-    return found
+    return len(chosen)
 
 
 def _section(rules: Path, package: Path, name: str, stage: Callable[[str], None]) -> Section | MomentgenError:
