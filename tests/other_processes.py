@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,21 @@ def environment(**changes: str | Path | None) -> dict[str, str]:
         if value is not None:
             found[name] = str(value)
     return found
+
+
+def printed(code: str, *arguments: object, preexec: Callable[[], None] | None = None, **changes: Any) -> str:
+    """What a program prints, which must not fail; ``changes`` are those of its environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        preexec_fn=preexec,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def script(path: Path, text: str) -> Path:
@@ -76,9 +92,4 @@ needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="r
 
 def growth(before: str, call: str, **changes: str | Path | None) -> float:
     """The bytes by which a statement makes a process of one thread grow, once another text has run in it."""
-    done = subprocess.run(
-        [sys.executable, "-c", before + _GROWTH.format(call=call)],
-        env=environment(OMP_NUM_THREADS="1", **changes), capture_output=True, text=True, timeout=1800,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+    return float(printed(before + _GROWTH.format(call=call), OMP_NUM_THREADS="1", **changes))

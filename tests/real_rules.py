@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 
 import momentgen.generated
 from momentgen.compiler.derive import derive, derive_joint
-from momentgen.compiler.ir.stable import OUTPUTS, PARTIALS, Stable
+from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, unit
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
@@ -88,11 +87,6 @@ def op_of(name: str) -> Op:
     return op
 
 
-def module_of(name: str, variant: str) -> ModuleType:
-    """The generated PyTorch module."""
-    return op_of(name)._kernels[variant].reference
-
-
 def source_of(name: str, variant: str, suffix: str) -> str:
     """Text of a generated file, e.g. suffix ``.c`` or ``_triton.py``."""
     return (ROOT / "generated" / name / f"{variant}{suffix}").read_text(encoding="utf-8")
@@ -130,28 +124,16 @@ def scalars_of(name: str, variant: str, setting: Setting) -> tuple[float, ...]:
     return op_of(name)._kernels[variant].scalars(tuple(setting.values()))
 
 
-def six(name: str, variant: str, mean: F32, var: F32, setting: Setting, backend: str = "c") -> dict[str, F32]:
-    """Both outputs and all four partials, by one backend."""
-    op = op_of(name)
-    m, v = torch.from_numpy(np.ascontiguousarray(mean)), torch.from_numpy(np.ascontiguousarray(var))
-    one, zero = torch.ones_like(m), torch.zeros_like(m)
-    results = list(op.kernel("forward", variant=variant, backend=backend)(m, v, **setting))
-    pull = op.kernel("backward", variant=variant, backend=backend)
-    results += [*pull(m, v, one, zero, **setting), *pull(m, v, zero, one, **setting)]
-    return {key: value.numpy() for key, value in zip((*OUTPUTS, *PARTIALS), results, strict=True)}
-
-
 def all_of(name: str, variant: str, points: Sequence[F32], backend: str = "c", **params: float) -> dict[str, F32]:
     """Every output and partial of an op of any inputs, by one backend."""
     op = op_of(name)
-    partials = zip(*partial_names(op.input_names, op.outputs).values(), strict=True)
+    partials = zip(*partial_names(op.input_names).values(), strict=True)
     tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in points]
     one, zero = torch.ones_like(tensors[0]), torch.zeros_like(tensors[0])
     results = list(op.kernel("forward", variant=variant, backend=backend)(*tensors, **params))
-    for seeded in range(len(op.outputs)):
-        seeds = [one if k == seeded else zero for k in range(len(op.outputs))]
+    for seeds in ((one, zero), (zero, one)):
         results += op.kernel("backward", variant=variant, backend=backend)(*tensors, *seeds, **params)
-    names = (*op.outputs, *(partial for of_output in partials for partial in of_output))
+    names = (*OUTPUTS, *(partial for of_output in partials for partial in of_output))
     return {key: tensor.numpy() for key, tensor in zip(names, results, strict=True)}
 
 

@@ -5,11 +5,8 @@ Used by the tests and by ``benchmarks/bits.py``.  A NaN's payload is not specifi
 
 import importlib.util
 import json
-import os
 import platform
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from other_processes import printed
 
 from momentgen.build.native_kernel import NativeKernel
 from momentgen.compiler.certify.points import edge_points, wide_points
-from momentgen.errors import BuildError
 from momentgen.native.c_compiler import accepted_flags, find_compiler
 
 __all__ = ["CBuild", "Job", "builds", "different", "interpret", "interpreter_fuses", "kernel_inputs", "run_c"]
@@ -158,11 +155,7 @@ def interpreter_fuses() -> bool:
 
 
 def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
-    """The outputs of each kernel in Triton's interpreter, which is chosen on import and so wants its own process.
-
-    Raises:
-        BuildError: if that process fails.
-    """
+    """The outputs of each kernel in Triton's interpreter, which is chosen on import and so wants its own process."""
     with tempfile.TemporaryDirectory(prefix="momentgen-interpreter-") as folder:
         where = Path(folder)
         sources = {source: number for number, source in enumerate(dict.fromkeys(job.source for job in jobs))}
@@ -173,15 +166,7 @@ def interpret(jobs: Sequence[Job]) -> list[tuple[F32, ...]]:
         (where / "jobs.json").write_text(json.dumps(listed))
         for number, job in enumerate(jobs):
             np.savez(where / f"{number}.npz", *job.inputs)
-        done = subprocess.run(
-            [sys.executable, "-c", _INTERPRETER, folder],
-            env={**os.environ, "TRITON_INTERPRET": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise BuildError("Triton", "emit", f"the interpreter failed: {done.stderr.strip()[-2000:]}")
+        printed(_INTERPRETER, folder, TRITON_INTERPRET="1")
         results: list[tuple[F32, ...]] = []
         for number, job in enumerate(jobs):
             with np.load(where / f"result{number}.npz") as archive:

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
+from other_processes import printed
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -150,10 +151,7 @@ sys.meta_path = [Base if finder is PathFinder else finder for finder in sys.meta
 
 
 def run_with_the_base_alone(code: str) -> str:
-    program = _BLOCK.format(names=modules_beyond_the_base()) + code
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed(_BLOCK.format(names=modules_beyond_the_base()) + code)
 
 
 def test_the_blocked_modules_are_those_of_the_extras() -> None:

@@ -15,7 +15,7 @@ import sympy as sp
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from real_rules import F32, settings_of, six, stables
+from real_rules import F32, all_of, settings_of, stables
 
 from momentgen.compiler.certify import points
 from momentgen.compiler.certify.bounds import Bound, Runner, check_promises, measure
@@ -317,7 +317,7 @@ def test_an_error_in_one_binade_of_the_variance_alone_is_found() -> None:
     stable = stables("relu")["exact"]
 
     def run(mean: F32, var: F32, _: object = None) -> dict[str, F32]:
-        results = six("relu", "exact", mean, var, {})
+        results = all_of("relu", "exact", (mean, var))
         hit = (var > 1.0) & (var < 1.01) & (np.abs(mean) < 1)
         return results | {"mean": np.where(hit, results["mean"] * np.float32(1 + 2e-5), results["mean"])}
 
@@ -331,7 +331,7 @@ def test_the_search_is_deterministic_and_worse_than_a_sample() -> None:
     stable = stables("heaviside")["exact"]
 
     def run(mean: F32, var: F32, _: object = None) -> dict[str, F32]:
-        return six("heaviside", "exact", mean, var, {})
+        return all_of("heaviside", "exact", (mean, var))
 
     first, second = (worst_points(stable, run, {}, points=10_000, seed=3) for _ in range(2))
     np.testing.assert_array_equal(first, second)
@@ -350,7 +350,7 @@ def test_where_a_search_begins_is_found_once_for_all_programs_of_a_variant(monke
     for factor in (1.0, 1.0 + 2**-20):
 
         def run(mean: F32, var: F32, _: object = None, factor: float = factor) -> dict[str, F32]:
-            return {name: values * np.float32(factor) for name, values in six("relu", "exact", mean, var, {}).items()}
+            return {name: values * np.float32(factor) for name, values in all_of("relu", "exact", (mean, var)).items()}
 
         worst_points(stable, run, {}, points=1000, seed=1)
     worst_points(stable, run, {}, points=1000, seed=2)

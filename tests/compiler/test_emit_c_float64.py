@@ -18,17 +18,14 @@ import torch
 from c_vectors import gcc_flags, scalar_kernels, scalar_loops
 from compiler.forms import by_c, torch_form
 from compiler.test_emit_c import AVX2, BUILDS
-from real_rules import rules
+from real_rules import stables
 
-from momentgen.compiler.derive import derive, derive_joint
 from momentgen.compiler.emit._text import Header
 from momentgen.compiler.emit.c_float64 import render_c_float64
 from momentgen.compiler.ir.graph import Graph, exp_mantissa, madd, select, sqrt
 from momentgen.compiler.ir.stable import Stable
 from momentgen.compiler.ir.values import evaluate_mpmath
 from momentgen.compiler.lower.float64 import kernels_of
-from momentgen.compiler.strategies import stabilise
-from momentgen.compiler.strategies.joint.joint import stabilise_joint
 from momentgen.compiler.toolchain.c_libraries import compiled
 from momentgen.native.c_compiler import find_compiler
 from momentgen.native.includes import FLOAT64, whole
@@ -48,11 +45,8 @@ SLOW = ("hardtanh", "gelu", "silu", "tanh", "softplus", "rrelu", "logistic_trans
 EACH = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
 
-@functools.lru_cache
 def stable_of(name: str) -> Stable:
-    rule = rules()[name]
-    joint = len(rule.inputs) > 1 or rule.noise is not None
-    return stabilise_joint(derive_joint(rule))[0] if joint else stabilise(derive(rule))[0]
+    return next(iter(stables(name).values()))
 
 
 def rendered(stable: Stable, name: str) -> str:

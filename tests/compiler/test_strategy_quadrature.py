@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,10 +15,10 @@ import pytest
 import sympy as sp
 import torch
 from compiler.forms import by_quadrature, op_in
+from other_processes import printed
 from quadrature_truth import moments, partials
 from sympy import Abs, Expr, Max, Piecewise, Rational, exp, log, sign, sin, sqrt
 
-import momentgen
 from momentgen.compiler.function.branches import Branches
 from momentgen.compiler.function.expressions import Expressions
 from momentgen.compiler.function.pieces import split
@@ -151,8 +148,10 @@ def test_a_refusal_says_in_a_sentence_which_output_misses_where_and_what_to_try(
 def test_triton_in_its_interpreter_has_the_bits_of_c(op_of: Callable[..., object]) -> None:
     pytest.importorskip("triton")
     op_of("cliff")
-    folder = Path(momentgen.__file__).parents[1]
-    code = """
+    packages = Path(importlib.import_module("q_cliff").__file__ or "").parents[1]
+    code = f"""
+import sys
+sys.path.insert(0, {str(packages)!r})
 import torch
 from q_cliff import cliff as op
 torch.manual_seed(0)
@@ -162,10 +161,7 @@ for which, tensors in (("forward", (m, v)), ("backward", (m, v, g, h))):
         assert torch.equal(a, b), (a, b)
 print("all agree")
 """
-    packages = str(Path(importlib.import_module("q_cliff").__file__ or "").parents[1])
-    environment = dict(os.environ, TRITON_INTERPRET="1", PYTHONPATH=os.pathsep.join([packages, str(folder)]))
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "all agree\n", done.stderr
+    assert printed(code, TRITON_INTERPRET="1") == "all agree\n"
 
 
 def test_parameters_called_as_generated_code_calls_its_own_give_the_same_bits(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from momentgen.compiler.exact.general_truth import GeneralTruth
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth
 from momentgen.compiler.function.activation import Activation
 from momentgen.compiler.function.pieces import split
-from momentgen.compiler.ir.stable import Truth
+from momentgen.compiler.ir.stable import OUTPUTS, Truth
 from momentgen.compiler.measure.moments import ConditionalMeasure, ConditionalTruth, limits_for, measure_for
 from momentgen.compiler.measure.ulp import is_normal, unit
 from momentgen.compiler.strategies.rescaled import RescaledMeasure, RescaledTruth, Units
@@ -197,11 +197,10 @@ def _in_ulp(goal: float) -> Callable[..., F64]:
 def computed(op: Op, points: Sequence[F64], dtype: torch.dtype) -> Values:
     """Outputs and partials as a user gets them."""
     leaves = [torch.from_numpy(p).to(dtype).requires_grad_() for p in points]
-    result = op(*leaves)
-    outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
-    found = {name: value.detach().double().numpy() for name, value in zip(op.outputs, outputs, strict=True)}
+    outputs = tuple(op(*leaves))
+    found = {name: value.detach().double().numpy() for name, value in zip(OUTPUTS, outputs, strict=True)}
     for k, value in enumerate(outputs):
         gradients = torch.autograd.grad(value.sum(), leaves, retain_graph=True)
-        for names, gradient in zip(partial_names(op.input_names, op.outputs).values(), gradients, strict=True):
+        for names, gradient in zip(partial_names(op.input_names).values(), gradients, strict=True):
             found[names[k]] = gradient.double().numpy()
     return found

@@ -9,23 +9,19 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from contract.certified import certified, points_drawn, settings_drawn
 from contract.library import each_variant
 from real_rules import (
     ALL,
     F32,
-    F64,
     FACTS,
     FAITHFUL,
     all_of,
     each,
     fresh_seed,
-    module_of,
     moments,
     op_of,
     settings_of,
-    six,
     stables,
 )
 
@@ -65,7 +61,7 @@ def test_certificate_bounds_are_met_where_it_says(name: str, variant: str) -> No
             continue
         at = dict(bound["at"])
         mean, var = np.float32([at.pop("mean")]), np.float32([at.pop("var")])
-        computed, exact = six(name, variant, mean, var, at), stable.truth(mean, var, at)
+        computed, exact = all_of(name, variant, (mean, var), **at), stable.truth(mean, var, at)
         error = stable.at(at).measure(output, computed[output], exact[output], mean, var)
         assert error[0] == pytest.approx(bound[stable.unit], rel=2e-3), output
         assert error[0] <= bound[stable.unit], output
@@ -125,15 +121,6 @@ def test_an_infinite_variance_gives_the_limit_or_nan(name: str, variant: str) ->
 PLAIN = [(n, v) for n, v in FAITHFUL if v == "exact"]
 
 
-def six64(name: str, variant: str, mean: F64, var: F64, setting: dict[str, float]) -> dict[str, F64]:
-    module = module_of(name, variant)
-    m, v = torch.from_numpy(mean), torch.from_numpy(var)
-    one, zero = torch.ones_like(m), torch.zeros_like(m)
-    results = [*module.forward(m, v, **setting)]
-    results += [*module.backward(m, v, one, zero, **setting), *module.backward(m, v, zero, one, **setting)]
-    return {key: value.numpy() for key, value in zip((*OUTPUTS, *PARTIALS), results, strict=True)}
-
-
 @each([(n, v) for n, v in PLAIN if not FACTS[n].absolute])
 def test_float64_is_accurate_to_some_units_in_its_last_place(name: str, variant: str) -> None:
     stable = stables(name)[variant]
@@ -143,7 +130,7 @@ def test_float64_is_accurate_to_some_units_in_its_last_place(name: str, variant:
     mean, var = mean[usable], var[usable]
     for setting in settings_of(name):
         exact = stable.truth(mean, var, setting)
-        got = six64(name, variant, mean.astype(np.float64), var.astype(np.float64), setting)
+        got = all_of(name, variant, (mean.astype(np.float64), var.astype(np.float64)), "torch", **setting)
         for output, want in exact.items():
             large = np.abs(want) > 1e-60  # far below float32's range exact values are good absolutely only
             error = np.abs(got[output] - want)[large] / np.abs(want)[large]
@@ -155,16 +142,3 @@ def test_float64_is_accurate_to_some_units_in_its_last_place(name: str, variant:
             assert error.max(initial=0.0) < 3e-13, (output, setting)
             bulk = np.abs(mean[large]) < 5 * np.sqrt(var[large].astype(np.float64))
             assert error[bulk].max(initial=0.0) < 2e-14, (output, setting)
-
-
-@each(ALL)
-def test_backward_is_the_derivative_of_forward(name: str, variant: str) -> None:
-    module, rng = module_of(name, variant), np.random.default_rng(0)
-    for setting in settings_of(name)[:2]:
-        mean = torch.from_numpy(rng.normal(0, 2, 40)).requires_grad_()
-        var = torch.from_numpy(rng.uniform(0.1, 4, 40)).requires_grad_()
-        grads = [torch.from_numpy(rng.standard_normal(40)) for _ in range(2)]
-        want = torch.autograd.grad(module.forward(mean, var, **setting), (mean, var), grads, allow_unused=True)
-        got = module.backward(mean, var, *grads, **setting)
-        for g, w in zip(got, want, strict=True):
-            torch.testing.assert_close(g, torch.zeros_like(g) if w is None else w, rtol=1e-9, atol=1e-10)

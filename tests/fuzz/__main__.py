@@ -4,9 +4,7 @@ In ``tests``, with torch, numpy, platformdirs, filelock and a C compiler, and no
 
     python -m fuzz --start 1000 --count 1000 --processes 16 --out fuzz.json
 
-counts seeds 1000 to 1999 and adds them to the file's record ``counts``.  The file is written every few seconds.  Called
-again, the command goes on where it was stopped: seeds that the record has are passed over.  ``--fresh`` begins the
-record anew, and ``--add FILE`` adds that of another machine.  ``--show 17`` prints the network of a seed as a script.
+counts seeds 1000 to 1999, into ``counts`` of the file.  ``--show 17`` prints the network of a seed as a script.
 """
 
 import argparse
@@ -14,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from fuzz.count import added, counted, read, write
+from fuzz.count import counted
 from fuzz.generate import program
 from fuzz.judge import METHODS
 
@@ -24,22 +22,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="how many seeds")
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--processes", type=int, default=1, help="how many seeds at a time")
-    parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="a JSON file for counts and faults")
-    parser.add_argument("--fresh", action="store_true", help="drop the record that the file has")
-    parser.add_argument("--add", type=Path, help="add the record of this file instead of running seeds")
+    parser.add_argument("--out", type=Path, default=Path("fuzz.json"), help="a JSON file, whose other keys stay")
     parser.add_argument("--show", type=int, help="print the network of one seed as a script, and run nothing")
     parser.add_argument("--method", default="ap2", choices=METHODS, help="of the script")
     given = parser.parse_args()
     if given.show is not None:
         print(program(given.show).listing(given.method))
         return 0
-    if given.add is not None:
-        found = added({} if given.fresh else read(given.out), read(given.add))
-        write(given.out, found)
-    else:
-        seeds = range(given.start, given.start + given.count)
-        found = counted(seeds, given.processes, given.out, given.fresh)
-    print(json.dumps({**found, "functions": len(found["functions"]), "faults": len(found["faults"])}, indent=1))
+    found = counted(range(given.start, given.start + given.count), given.processes)
+    kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+    given.out.write_text(json.dumps({**kept, "counts": found}, indent=1, ensure_ascii=False) + "\n")
+    functions, faults = len(found["functions"].split()), len(found["faults"])
+    print(json.dumps({**found, "functions": functions, "faults": faults}, indent=1))
     return 1 if found["faults"] else 0
 
 

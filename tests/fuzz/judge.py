@@ -16,7 +16,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -240,8 +240,7 @@ def _truth(out: Tensor) -> Truth:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"), torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(0)
         yield
 
@@ -394,18 +393,19 @@ def _compared(
     if gone.any() and not still:
         return Verdict(method, "fault", "zero", text, place)
     told = told & ~gone
-    strict, allowed = _tolerance(method, value, truth)
+    # The default must be right about every value, and states how nearly.
+    strict, allowed = (True, 0.0) if method == "default" else (value.exact, value.tolerance)
     stated_mean, stated_std = _stated(found)
     within_mean = off_mean <= allowed * truth.std + truth.errors * truth.error + stated_mean + rounding
     within_std = off_std <= (allowed + truth.errors * truth.share.clamp_max(1)) * truth.std + stated_std + rounding
     for kind, within in (("mean", within_mean), ("std", within_std)):
-        if (strict & told & ~within).any():
+        if strict and (told & ~within).any():
             return Verdict(method, "noted") if approximate else Verdict(method, "fault", kind, text, place)
     if not value.roots and bool((std > rounding).any()):
         return Verdict(method, "fault", "std", text, place)
     if approximate or bool(gone.any()):
         return Verdict(method, "noted")
-    return Verdict(method, "right" if bool((strict & told).any()) or not value.roots else "not judged")
+    return Verdict(method, "right" if (strict and bool(told.any())) or not value.roots else "not judged")
 
 
 def _stated(found: Moments) -> tuple[Tensor | float, Tensor | float]:
@@ -413,13 +413,6 @@ def _stated(found: Moments) -> tuple[Tensor | float, Tensor | float]:
     if found.std_error is None or found.mean_error is None:
         return 0.0, 0.0
     return _STATED * found.mean_error.double(), _STATED * found.std_error.double()
-
-
-def _tolerance(method: str, value: Value, truth: Truth) -> tuple[Tensor, Tensor]:
-    """Of each element whether the method must be right about it, and how nearly."""
-    if method == "default":
-        return torch.ones_like(truth.mean, dtype=torch.bool), torch.zeros_like(truth.mean)
-    return torch.full(truth.mean.shape, value.exact), torch.full(truth.mean.shape, value.tolerance, dtype=torch.float64)
 
 
 def _shown(numbers: Tensor) -> str:
@@ -442,6 +435,4 @@ def minimal(program: Program, verdict: Verdict) -> tuple[Program, Verdict]:
 
 def _plain(program: Program) -> Program:
     """A program without containers."""
-    from dataclasses import replace
-
     return replace(program, taken="plain", returned="plain" if len(program.outputs) == 1 else "tuple")

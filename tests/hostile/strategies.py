@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from momentgen import Moments
 
+#: few examples, always the same ones
+FAST = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAN, INF = float("nan"), float("inf")
 #: numbers that arithmetic goes wrong at first: zeros, the ends of float32, subnormal ones, and none at all

@@ -1,12 +1,10 @@
 """A build that is killed, before any of its changes to the disk, leaves a package that can be imported."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from other_processes import environment
+from other_processes import printed
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the builds to be killed are forked")
 
@@ -120,14 +118,6 @@ print(point, *broken)
 def test_a_build_killed_at_any_point_leaves_every_rule_importable_and_the_next_build_mends_the_rest(
     step: int, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path), str(step)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    points, *broken = done.stdout.split()
+    points, *broken = printed(PROGRAM, tmp_path, step).split()
     assert int(points) > 50
-    assert broken == [], done.stderr
+    assert broken == []

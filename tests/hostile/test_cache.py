@@ -10,9 +10,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from other_processes import counting_compiler, environment
+from other_processes import counting_compiler, printed
 
 from momentgen import cache as locks
 from momentgen.runtime import FallbackWarning, kernel_cache
@@ -55,18 +56,9 @@ def wait(process, seconds):
 """
 
 
-def run(program: str, *, preexec: Callable[[], None] | None = None, **changes: str | Path | None) -> list[str]:
+def run(program: str, **changes: Any) -> list[str]:
     """Lines that a program printed; it must not have failed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + program],
-        env=environment(**changes),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        preexec_fn=preexec,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return printed(PROGRAM + program, **changes).splitlines()
 
 
 @pytest.fixture
@@ -411,13 +403,3 @@ def test_a_warm_cache_serves_without_a_compiler_in_a_read_only_home_and_without_
         path.chmod(mode)
     (tmp_path / "bin").mkdir()
     assert run(OPS, preexec=without_privileges, CC=None, PATH=tmp_path / "bin", **home) == ["9.5"]
-
-
-def test_without_compiler_and_cache_the_warning_says_what_it_costs_and_what_to_install(
-    home: dict[str, Path], tmp_path: Path
-) -> None:
-    (tmp_path / "bin").mkdir()
-    value, warned = run(OPS, CC=None, PATH=tmp_path / "bin", **home)
-    assert value == "9.5"
-    for said in ("the slower PyTorch code serves", "tens of times slower", "apt install gcc", "/compiled-kernels/"):
-        assert said in warned

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile.refusals import FAST
+from hostile.strategies import FAST
 from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Integer

@@ -1,8 +1,7 @@
 """Derivatives of every kind and order, against autograd of the formula itself in float64."""
 
 import itertools
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,13 +13,8 @@ from momentgen import Moments
 from momentgen.generated import square
 from momentgen.runtime import autograd
 
-
-@pytest.fixture(autouse=True)
-def no_warnings() -> Iterator[None]:
-    # A fallback of torch's ("no batching rule", "no autograd kernel") must not pass unseen.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        yield
+# A fallback of torch's ("no batching rule", "no autograd kernel") must not pass unseen.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
 def truth(mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:

@@ -254,8 +254,7 @@ def test_other_devices_are_computed_in_float64_on_the_cpu_with_one_warning(
 def test_what_is_computed_on_the_cpu_for_others_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     mean, var = torch.randn(500).bfloat16(), torch.rand(500).bfloat16()
     exact = (mean.double() ** 2 + var.double()).to(torch.bfloat16)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
+    with warnings.catch_warnings(action="ignore", category=FallbackWarning):
         got = square._kernels["exact"].run_on_cpu("forward", [mean, var], ())[0]
     assert torch.equal(got, exact)
 

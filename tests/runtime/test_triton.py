@@ -1,13 +1,7 @@
 """The Triton kernels through the runtime's launcher, in Triton's interpreter, which wants a process of its own."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-
-import momentgen
+from other_processes import printed
 
 pytest.importorskip("triton")
 CHECK = """
@@ -29,16 +23,8 @@ print("all agree")
 """
 
 
-def run(code: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    tests = Path(__file__).parents[1]
-    paths = os.pathsep.join([str(tests), str(Path(momentgen.__file__).parents[1])])
-    environment = dict(os.environ, PYTHONPATH=paths, **changes)
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
-
-
 def test_launcher_and_kernels_agree_with_c() -> None:
-    done = run(CHECK, TRITON_INTERPRET="1")
-    assert done.stdout.strip() == "all agree", done.stderr
+    assert printed(CHECK, TRITON_INTERPRET="1") == "all agree\n"
 
 
 def test_missing_triton_is_told_apart_from_a_damaged_package() -> None:
@@ -57,13 +43,12 @@ try:
 except Unavailable as error:
     print(error)
 """
-    lines = run(code).stdout.splitlines()
+    lines = printed(code).splitlines()
     assert "square: the Triton code of variant nothing does not load" in lines[0]
     assert "Triton does not import" in lines[1]
 
 
 # Learned parameters as a GPU serves them, in Triton's interpreter, which wants a process of its own.
-pytest.importorskip("triton")
 LEARNED = """
 import torch
 import momentgen.generated as ops
@@ -155,5 +140,4 @@ print("all agree")
 
 
 def test_gradients_in_parameters_are_finite_differences_in_float64_and_certified_in_float32() -> None:
-    done = run(LEARNED, TRITON_INTERPRET="1")
-    assert done.stdout.strip() == "all agree", done.stderr
+    assert printed(LEARNED, TRITON_INTERPRET="1") == "all agree\n"
