@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -268,23 +269,11 @@ def _objects(kind: str, name: str) -> Iterator[tuple[Any, Entry, str | None]]:
         yield found, entry, attribute if space is Tensor else None
 
 
-def register(kind: str, *names: str) -> None:
-    """Put functions of torch into the table.
-
-    Args:
-        kind: one of :data:`KINDS`.
-        names: of functions of torch, torch.nn.functional, torch.special, torch.linalg or torch.Tensor.
-    """
-    KINDS[kind] = tuple(dict.fromkeys((*KINDS[kind], *names)))
-    for name in dict.fromkeys(names):
-        for found, entry, method in _objects(kind, name):
-            TABLE.setdefault(found, entry)
-            if method is not None:
-                METHODS.setdefault(method, entry)
-
-
 for _kind, _names in KINDS.items():
-    register(_kind, *_names)
+    for _found, _entry, _method in itertools.chain.from_iterable(_objects(_kind, _name) for _name in _names):
+        TABLE.setdefault(_found, _entry)
+        if _method is not None:
+            METHODS.setdefault(_method, _entry)
 
 
 def list_for_compile(functions: Iterable[Any]) -> None:

@@ -245,7 +245,7 @@ def _maximum(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     """
     x, lower = args[0], "min" in entry.name
     if "pool" in entry.name:
-        return _max_pool(x, _pool_places(entry, args, kwargs))
+        return _max_pool(entry, args, kwargs)
     second = kwargs.get("other", kwargs.get("dim", args[1] if len(args) > 1 else None))
     if isinstance(second, Law | Tensor):
         if x.dtype is not second.dtype:
@@ -303,72 +303,64 @@ def _over(x: Any, dim: Any, keepdim: bool, lower: bool) -> Any:
 
 _AMAX = Entry("amax", "maximum", torch.amax)
 _POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_ADAPTIVE_POOL = ("output_size", "return_indices")
 
 
-def _max_pool(x: Any, places: list[list[list[int]]]) -> Any:
-    mean, var = pair(x)
-    first = mean.dim() - len(places)
-    table = _table_of(places, mean.shape[first:], mean.device)
-    shape = (*mean.shape[:first], *(len(windows) for windows in places))
-    mean, var = (part.reshape(math.prod(part.shape[:first]), math.prod(part.shape[first:])) for part in (mean, var))
-    mean, var = maxima.maximum_of_windows(mean, var, table)
+def _max_pool(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mean, var = pair(args[0])
+    places = _inputs_of_windows(entry, args, kwargs)
+    front, space = mean.shape[: mean.dim() - len(places)], mean.shape[mean.dim() - len(places) :]
+    mean, var = (part.reshape(math.prod(front), math.prod(space)) for part in (mean, var))
+    mean, var = maxima.maximum_of_windows(mean, var, _table_of(places, space))
+    shape = (*front, *map(len, places))
     return made(mean.reshape(shape), var.reshape(shape))
 
 
-def _table_of(places: list[list[list[int]]], sizes: Sequence[int], device: torch.device) -> Tensor:
+def _table_of(places: list[Tensor], sizes: Sequence[int]) -> Tensor:
     """Which values of a flattened image each window has, by the inputs of each window along each dimension of space.
 
     Of shape ``(windows, n)``; -1 is outside.
     """
-    table = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    table = places[0].new_zeros(1, 1)
     for windows, size in zip(places, sizes, strict=True):
-        own = torch.tensor(windows, device=device)[:, None]
-        inner = table[:, None, :, None]
+        own, inner = windows[:, None], table[:, None, :, None]
         table = torch.where((own < 0) | (inner < 0), -1, inner * size + own)
         table = table.flatten(0, 1).flatten(1)
     return table
 
 
-def _window_starts(size: int, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> list[int]:
-    """Where the windows of a pool start along one dimension, as torch places them."""
-    reach = size + 2 * padding - dilation * (kernel - 1) - 1
-    count = (reach + (stride - 1 if ceil_mode else 0)) // stride + 1
+def _inputs_of_windows(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """For each dimension of space of a max pool, the inputs of each window along it, shape ``(windows, n)``."""
+    dims, adaptive = int(entry.name[-2]), entry.name.startswith("adaptive")
+    bound = {**dict(zip(_ADAPTIVE_POOL if adaptive else _POOL, args[1:], strict=False)), **kwargs}
+    if bound.get("return_indices"):
+        raise unsupported(entry, args[0], "a maximum of random inputs has no indices to return")
+    inputs = [torch.arange(size, device=args[0].device) for size in args[0].shape[-dims:]]
+    if adaptive:
+        return list(map(_shared_out, inputs, for_each(bound["output_size"], dims)))
+    kernel = for_each(bound["kernel_size"], dims)
+    stride = kernel if bound.get("stride") in (None, [], ()) else for_each(bound["stride"], dims)
+    padding, dilation = for_each(bound.get("padding", 0), dims), for_each(bound.get("dilation", 1), dims)
+    ceil = (bool(bound.get("ceil_mode", False)),) * dims
+    return list(map(_windows, inputs, kernel, stride, padding, dilation, ceil))
+
+
+def _windows(inputs: Tensor, kernel: int, stride: int, padding: int, dilation: int, ceil_mode: bool) -> Tensor:
+    """The inputs of each window of a pool along one dimension, as torch places them; -1 is outside."""
+    size, reach = len(inputs), dilation * (kernel - 1) + 1
+    count = (size + 2 * padding - reach + (stride - 1 if ceil_mode else 0)) // stride + 1
     if ceil_mode and (count - 1) * stride >= size + padding:
         count -= 1  # the last window must start inside the input or its left padding
     if count < 1:
         raise InputError(f"pool: a kernel of {kernel} (dilation {dilation}) does not fit an input of size {size}")
-    return [place * stride - padding for place in range(count)]
+    return F.pad(inputs, (padding, padding + stride), value=-1).unfold(0, reach, stride)[:count, ::dilation]
 
 
-def _adaptive_edges(size: int, wanted: int | None) -> tuple[list[int], list[int]]:
-    """Start and length of the windows of an adaptive pool along one dimension."""
+def _shared_out(inputs: Tensor, wanted: int | None) -> Tensor:
+    """The inputs of each window of an adaptive pool along one dimension; -1 is none."""
+    size = len(inputs)
     count = size if wanted is None else wanted
-    starts = [place * size // count for place in range(count)]
-    return starts, [-(-(place + 1) * size // count) - start for place, start in enumerate(starts)]
-
-
-def _pool_places(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[list[list[int]]]:
-    """For each dimension of space of a max pool, the inputs of each window along it; -1 is outside."""
-    dims = int(entry.name[-2])
-    shape = args[0].shape
-    first = len(shape) - dims
-    places: list[list[list[int]]] = []
-    if entry.name.startswith("adaptive"):
-        bound: dict[str, Any] = {**dict(zip(("output_size", "return_indices"), args[1:], strict=False)), **kwargs}
-        for d, wanted in enumerate(for_each(bound["output_size"], dims)):
-            starts, lengths = _adaptive_edges(shape[first + d], wanted)
-            pairs = zip(starts, lengths, strict=True)
-            places.append([[start + k if k < n else -1 for k in range(max(lengths))] for start, n in pairs])
-    else:
-        bound = {**dict(zip(_POOL, args[1:], strict=False)), **kwargs}
-        kernel = for_each(bound["kernel_size"], dims)
-        stride = kernel if bound.get("stride") in (None, [], ()) else for_each(bound["stride"], dims)
-        padding, dilation = for_each(bound.get("padding", 0), dims), for_each(bound.get("dilation", 1), dims)
-        for d in range(dims):
-            size, ceil = shape[first + d], bool(bound.get("ceil_mode", False))
-            starts = _window_starts(size, kernel[d], stride[d], padding[d], dilation[d], ceil)
-            offsets = [dilation[d] * k for k in range(kernel[d])]
-            places.append([[start + k if 0 <= start + k < size else -1 for k in offsets] for start in starts])
-    if bound.get("return_indices"):
-        raise unsupported(entry, args[0], "a maximum of random inputs has no indices to return")
-    return places
+    edges = [(place * size // count, -(-(place + 1) * size // count)) for place in range(count)]
+    starts, ends = torch.tensor(edges, device=inputs.device).T[..., None]
+    found = starts + inputs[: max(end - start for start, end in edges)]
+    return torch.where(found < ends, found, -1)
