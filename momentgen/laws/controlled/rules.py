@@ -82,6 +82,13 @@ def is_linear(call: Call) -> bool:
     return len(random) == 1 and (kind == "product" or name in ("mul", "bilinear"))
 
 
+def without_rule(call: Call) -> None:
+    """Note what a function without a rule, which has been computed, means for the rows."""
+    linear, decided = is_linear(call), decides(call)
+    call.state.curved |= decided or not linear
+    call.state.ruled &= decided or linear
+
+
 # ------------------------------------------------------------------- pointwise
 
 #: slopes that cost less than autograd, of argument and result

@@ -75,7 +75,7 @@ class Runs:
         self.further(count - 1)
         self.next(1)  # it gives the form of the outputs
         self._linearise(count)
-        self.slopes.release()
+        self.state.release()
         self.state.phase = Phase.DRAWS
         self._watched = self.draws or any(end is not None for end in self.outputs.ends)
 
@@ -98,7 +98,8 @@ class Runs:
             raise OtherFactsError(most=1)
         slopes.begin(rows)
         self.state.fix(leaf for leaf in self.network.repeated(rows) if isinstance(leaf, Tensor))
-        values = self._values(range(len(outputs), len(outputs) + rows))
+        done = len(outputs)
+        values = self._values(range(done, done + rows))
         for value, noise in zip(values, self.noise, strict=True):
             if noise.is_known:
                 self.state.follow(value)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from momentgen.laws.controlled.common import Common
 from momentgen.laws.controlled.outputs import Softmax
-from momentgen.laws.controlled.rules import MAKES_NOISE, decides, drawn, is_linear, rule_of
+from momentgen.laws.controlled.rules import MAKES_NOISE, decides, drawn, rule_of, without_rule
 from momentgen.laws.controlled.state import Call, OtherFactsError, Phase, Record, State
 from momentgen.laws.nests import mapped, tensors_in
 from momentgen.laws.notes import note_fast_path
@@ -54,36 +54,17 @@ class Slopes(TorchFunctionMode):
         self.state = State(keeps_graph, batch)
         self.common = Common(self.state, batch, inputs)
         self.softmaxes: dict[int, Softmax] = {}
-        self._records: dict[tuple[Any, int], Record] = {}
-        self._met: dict[tuple[Any, ...], int] = {}
 
     def begin(self, rows: int = 1) -> None:
         """The next row begins, or the next rows together."""
         self.state.begin(rows)
         self.common.begin()
-        self._met.clear()
         self.softmaxes.clear()
-
-    def release(self) -> None:
-        """Slopes are not needed any more: A is known.  They are most of what a call holds."""
-        for record in self._records.values():
-            record.sums.clear()
 
     def forget_draws(self) -> None:
         """What was drawn so far is not needed any more."""
         self.common.forget_draws()
-        for record in self._records.values():
-            record.noise.clear()
-
-    def _call(self, func: Any, entry: Entry | None, args: Any, kwargs: Any, given: list[Tensor]) -> Call:
-        """A call, with the record of the n-th call in a row of this function on this shape."""
-        first = args[0] if args else None
-        shape = self.state.of_row(first.shape) if isinstance(first, Tensor) else None
-        key = (func if entry is None else entry.name, shape)
-        count = self._met[key] = self._met.get(key, 0) + 1
-        if (key, count) not in self._records:
-            self._records[key, count] = Record()
-        return Call(self.state, self._records[key, count], func, entry, args, kwargs, given)
+        self.state.forget_draws()
 
     # ----------------------------------------------------------------- calls
 
@@ -123,7 +104,7 @@ class Slopes(TorchFunctionMode):
             return self._native(func, entry, args, kwargs, given)
         if entry is not None and entry.writes(args, kwargs):
             return self._overwritten(func, entry, args, kwargs, given)
-        return self._ruled(self._call(func, entry, args, kwargs, given), noise)
+        return self._ruled(self.state.call(func, entry, args, kwargs, given), noise)
 
     def _native(self, func: Any, entry: Entry | None, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
         """A function that writes, into its first argument or ``out``, and whose derivative is autograd's."""
@@ -148,7 +129,7 @@ class Slopes(TorchFunctionMode):
                 self.state.follow(held, self.state.common(target))
             args = (held, *args[1:])
             given = [held if one is target else one for one in given]
-        out = self._ruled(self._call(entry.call, entry, tuple(args), kwargs, given), entry.kind == "noise")
+        out = self._ruled(self.state.call(entry.call, entry, tuple(args), kwargs, given), entry.kind == "noise")
         if not isinstance(out, Tensor):
             return func(*args, **kwargs)
         if out is not args[0]:
@@ -191,9 +172,7 @@ class Slopes(TorchFunctionMode):
         rule = None if state.phase is Phase.DERIVATIVES and state.keeps_graph else rule_of(call)
         if rule is None:
             self._run(call)
-            linear, decided = is_linear(call), decides(call)
-            state.curved |= decided or not linear
-            state.ruled &= decided or linear
+            without_rule(call)
         elif state.phase.linearises:
             with torch.no_grad():
                 found = rule(call)

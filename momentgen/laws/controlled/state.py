@@ -133,12 +133,35 @@ class State:
     _leaves: dict[Any, Tensor] = field(default_factory=dict)
     _random: dict[int, tuple[weakref.ref[Tensor], Any]] = field(default_factory=dict)
     _constants: dict[int, Tensor] = field(default_factory=dict)
+    #: by function, shape, and how often it has been called so in the row
+    _records: dict[tuple[Any, Any, int], Record] = field(default_factory=dict)
+    _met: dict[tuple[Any, Any], int] = field(default_factory=dict)
 
     def begin(self, rows: int) -> None:
         """The next rows begin, or the network is called for its derivatives."""
         self.rows = rows
         self.row += 0 if self.phase.linearises else rows
         self._random.clear()
+        self._met.clear()
+
+    def release(self) -> None:
+        """Slopes are not needed any more: A is known.  They are most of what a call holds."""
+        for record in self._records.values():
+            record.sums.clear()
+
+    def forget_draws(self) -> None:
+        """What was drawn so far is not needed any more."""
+        for record in self._records.values():
+            record.noise.clear()
+
+    def call(self, function: Any, entry: Entry | None, args: Any, kwargs: Any, given: list[Tensor]) -> Call:
+        """A call, with the record of the n-th call in a row of this function on this shape."""
+        shape = self._of_row(args[0].shape) if args and isinstance(args[0], Tensor) else None
+        kind = function if entry is None else entry.name
+        count = self._met[kind, shape] = self._met.get((kind, shape), 0) + 1
+        if (kind, shape, count) not in self._records:
+            self._records[kind, shape, count] = Record()
+        return Call(self, self._records[kind, shape, count], function, entry, args, kwargs, given)
 
     def linearise(self, phase: Phase) -> None:
         """The network is linearised from here on, anew if it was before."""
@@ -158,7 +181,7 @@ class State:
         whole = self.rows * self.batch
         return next((place for place, size in enumerate(shape) if size and size % whole == 0), None)
 
-    def of_row(self, shape: torch.Size) -> torch.Size:
+    def _of_row(self, shape: torch.Size) -> torch.Size:
         """The shape that one row has."""
         place = self.dimension(shape)
         return shape if place is None else torch.Size([*shape[:place], shape[place] // self.rows, *shape[place + 1 :]])
