@@ -98,13 +98,6 @@ def agree(found: Moments, sampled: list[Tensor]) -> None:
     assert ((found.var - var).abs() <= ERRORS * of_var).all()
 
 
-def drawing(x: Moments, seed: int = 5) -> Callable[[int], Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return lambda count: (
-        x.mean + x.var.sqrt() * torch.randn(count, *x.mean.shape, dtype=x.mean.dtype, generator=generator)
-    )
-
-
 def weights_of(own: Posterior, seed: int = 6) -> Callable[[int], Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return lambda count: own.draw(count, generator)

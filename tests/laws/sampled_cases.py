@@ -22,7 +22,6 @@ class Case:
     Args:
         function: of laws.
         shapes: of the arguments.
-        plain: the same of tensors, where it is not ``function``.
         bias: of an approximation: the largest bias of the mean in standard deviations, and of the standard deviation.
         batched: whether the first dimension, of size 1, takes the draws.
         options: of :func:`normal_input`.
@@ -32,7 +31,6 @@ class Case:
 
     function: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
-    plain: Callable[..., Any] | None = None
     bias: tuple[float, float] | None = None
     batched: bool = True
     options: tuple[tuple[str, Any], ...] = ()

@@ -1,6 +1,5 @@
 """Functions of one value, met twice or one after another, by every analytic method against draws of the network."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from laws.small_networks import Of
-from torch import Tensor, nn
+from sampling import sampled
+from torch import nn
 
 import momentgen
 import momentgen.generated
 from momentgen import Moments, noisy
 from momentgen.laws import diagonal, listening, point
-
-DRAWS = 200_000
 
 
 def _row(*means: float, std: float = 1.0) -> Moments:
@@ -29,7 +27,6 @@ MASK = torch.tensor([True, False, True])
 
 #: functions of each value alone: met twice, one after another, through views, with poles, kinks and jumps
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "x*x": lambda x: x * x,
     "x**4": lambda x: x**4,
     "x x x": lambda x: x * x * x,
     "a polynomial": lambda x: 1 - x + 0.5 * x**2 - x**3 / 6,
@@ -50,7 +47,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "sigmoid(x) + relu(x)": lambda x: torch.sigmoid(x) + F.relu(x),
     "x + relu(x)": lambda x: x + torch.relu(x),
     "x relu(x)": lambda x: x * F.relu(x),
-    "maximum(x, -x)": lambda x: torch.maximum(x, -x),
     "max(x, 0.1 x)": lambda x: torch.maximum(x, 0.1 * x),
     "max(x, 0.1 x), by max": lambda x: torch.max(0.1 * x, x),
     "min(2 x + 1, 3)": lambda x: torch.minimum(2 * x + 1, 0 * x + 3),
@@ -118,10 +114,6 @@ def test_a_function_of_points_is_torchs_own_bit_for_bit(name: str) -> None:
 
 #: functions of several values, or that are no function of one value for laws
 SEVERAL: dict[str, tuple[Callable[[Any], Any], Moments]] = {
-    "var": (lambda x: x.var(-1), AT_ZERO),
-    "var_mean": (lambda x: torch.var_mean(x, -1)[0], AT_ZERO),
-    "std": (lambda x: x.std(-1), AT_ZERO),
-    "norm": (lambda x: x.norm(dim=-1), AT_ZERO),
     "einsum": (lambda x: torch.einsum("...i,...i->...", x, x), AT_ZERO),
     "var by hand": (lambda x: ((x - x.mean(-1, keepdim=True)) ** 2).mean(-1), BESIDE),
     "var by hand, a sum": (lambda x: (x - x.mean(-1, keepdim=True)).square().sum(-1, keepdim=True), AT_ZERO),
@@ -132,21 +124,12 @@ SEVERAL: dict[str, tuple[Callable[[Any], Any], Moments]] = {
 }
 
 
-@functools.cache
-def sampled(function: Callable[[Tensor], Tensor], x: Moments) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of draws."""
-    noise = torch.randn(DRAWS, *x.mean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        out = torch.vmap(function)(x.mean + x.var.sqrt() * noise)
-    return out.mean(0), out.std(0)
-
-
 def assert_within_5_percent(function: Callable[[Any], Any], x: Moments, method: str) -> None:
-    mean, std = sampled(function, x)
     with torch.no_grad():
+        drawn, _ = sampled(function, [x], batched=False, n=200_000)
         out = momentgen.convert(Of(function), method)(x)
-    assert ((out.mean - mean).abs() <= 0.05 * std).all()
-    assert ((out.var.sqrt() - std).abs() <= 0.05 * std).all()
+    assert ((out.mean - drawn.mean).abs() <= 0.05 * drawn.std).all()
+    assert ((out.std - drawn.std).abs() <= 0.05 * drawn.std).all()
 
 
 @pytest.mark.parametrize("name", SEVERAL)

@@ -17,7 +17,7 @@ import momentgen
 from momentgen import Moments
 from momentgen.errors import InputError
 from momentgen.laws.law import Law
-from momentgen.laws.nests import flattened, leaves_of, mapped
+from momentgen.laws.nests import leaves_of, mapped
 
 METHODS = ("ap1", "ap2", "sample", "local", None)
 
@@ -155,16 +155,6 @@ def test_moments_in_a_container_go_in_and_come_out(name: str, method: Any) -> No
     torch.testing.assert_close(total.mean, x.mean + y.mean)
     torch.testing.assert_close(twice.var, 0 * x.var if certain else 4 * x.var)
     torch.testing.assert_close(total.var, 0 * x.var if certain else x.var + y.var)
-
-
-@pytest.mark.parametrize("name", CONTAINERS)
-def test_containers_are_taken_apart_and_put_together(name: str) -> None:
-    make, take = CONTAINERS[name]
-    one, two = torch.ones(1), torch.zeros(1)
-    leaves, form = flattened(make(one, two))
-    assert len(leaves) == 2
-    rebuilt = form.of(["a", "b"])
-    assert take(rebuilt) == ("a", "b")
 
 
 def test_a_value_that_is_there_twice_is_one_and_objects_may_hold_themselves() -> None:

@@ -286,20 +286,15 @@ def test_examples_that_begin_to_interact_are_found_by_the_next_call(name: str, d
 
 @pytest.mark.parametrize("seed", [4, 16, 19, 23])
 def test_a_decision_by_all_examples_that_begins_later_is_that_of_a_network_that_had_it_before(seed: int) -> None:
-    class Doubled(nn.Module):
-        def __init__(self, on: int) -> None:
-            super().__init__()
-            self.layer, self.on = nn.Linear(6, 6), on
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.layer(x)
-            return y * 2 if self.on and y.mean() > 0 else y
+    def doubled(net: Any, x: Tensor) -> Tensor:
+        y = net.layer(x)
+        return y * 2 if net.on and y.mean() > 0 else y
 
     torch.manual_seed(seed)
-    plain, mean = Doubled(on=0).eval(), torch.randn(4, 6)
+    plain, mean = Of(doubled, layer=nn.Linear(6, 6), on=0).eval(), torch.randn(4, 6)
     with torch.no_grad():
         plain.layer.bias -= plain.layer(mean).mean()  # draws fall on either side
-        before = Doubled(on=1).eval()
+        before = Of(doubled, layer=nn.Linear(6, 6), on=1).eval()
         before.load_state_dict(plain.state_dict())
         network: Any = momentgen.convert(plain)
         network(noisy(mean, std=0.3))

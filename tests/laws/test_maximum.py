@@ -109,28 +109,24 @@ KINDS = ["equal", "spread means", "unequal", "very unequal", "sharp", "some cert
 KINDS += ["behind ReLU"]
 
 
-def is_within_a_thousandth(kind: str, n: int, dtype: torch.dtype, seeds: range) -> None:
-    cases = [case(kind, n, seed) for seed in seeds]
-    m, s = (np.stack(part) for part in zip(*cases, strict=True))
+LARGER = [(3, 10), (4, 10), (5, 10), (9, 10), (16, 10), (49, 10), (100, 2), (1000, 2)]
+
+
+@pytest.mark.parametrize(
+    ("n", "seeds", "dtype"),
+    [
+        *itertools.product((3, 4, 9, 17), (2,), (torch.float32, torch.float64)),
+        *(pytest.param(n, seeds, torch.float32, marks=pytest.mark.slow) for n, seeds in LARGER),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_are_the_exact_integrals_within_a_thousandth(kind: str, n: int, seeds: int, dtype: torch.dtype) -> None:
+    m, s = (np.stack(part) for part in zip(*(case(kind, n, seed) for seed in range(seeds)), strict=True))
     mean, var = maximum_of(torch.from_numpy(m).to(dtype), torch.from_numpy(s**2).to(dtype), 1)
-    for row, seed in enumerate(seeds):
+    for seed in range(seeds):
         e, v = expected(kind, n, seed)
-        assert abs(mean[row].item() - e) <= 1e-3 * math.sqrt(v)
-        assert math.sqrt(var[row].item() / v) == pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("n", [3, 4, 9, 17])
-@pytest.mark.parametrize("kind", KINDS)
-def test_moments_are_the_exact_integrals_within_a_thousandth(kind: str, n: int, dtype: torch.dtype) -> None:
-    is_within_a_thousandth(kind, n, dtype, range(2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [3, 4, 5, 9, 16, 49, 100, 1000])
-@pytest.mark.parametrize("kind", KINDS)
-def test_moments_of_more_and_larger_windows_are_exact_within_a_thousandth(kind: str, n: int) -> None:
-    is_within_a_thousandth(kind, n, torch.float32, range(10 if n < 100 else 2))
+        assert abs(mean[seed].item() - e) <= 1e-3 * math.sqrt(v)
+        assert math.sqrt(var[seed].item() / v) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(64, 3), (1000, 2)])

@@ -319,53 +319,49 @@ def close(found: Tensor, error: Tensor, expected: list[float], most: float) -> N
     assert bool(((found - truth).abs() < 3 * error + 2e-3).all()), (found, error)
 
 
-def test_linear_functions_have_their_exact_shares_and_signs() -> None:
-    found = budget(lambda a, b: 3 * a - b, noisy(1.0, std=1.0), noisy(1.0, std=4.0))
-    assert found.names == ["a", "b"]
-    torch.testing.assert_close(found.first, torch.tensor([0.36, 0.64], dtype=torch.float64))
-    torch.testing.assert_close(found.slope, torch.tensor([3.0, -1.0], dtype=torch.float64))
-    assert abs(float(found.nonlinear)) < 1e-9
-    assert "64.0" in found.table()
-
-
-def test_additive_functions_have_first_order_shares_that_add_up() -> None:
-    x = noisy(torch.zeros(3, dtype=torch.float64), std=1.0)
-    found = budget(lambda x: x[0] + 0.5 * x[1].square() + x[2].pow(3) / 4, x)
-    variances = torch.tensor([1.0, 0.5, 15 / 16])
-    shares = (variances / variances.sum()).tolist()
-    close(found.first, found.first_error, shares, 0.06)
-    close(found.total, found.total_error, shares, 0.06)
-
-
 def ishigami(x: Tensor) -> Tensor:
     a, b, c = x.unbind(-1)
     return a.sin() + 7 * b.sin().square() + 0.1 * c.pow(4) * a.sin()
 
 
-def test_the_function_of_ishigami_has_the_published_indices() -> None:
-    x = noisy(torch.zeros(3, dtype=torch.float64), td.Uniform(-math.pi, math.pi))
-    found = budget(ishigami, x)
-    close(found.first, found.first_error, [0.3139, 0.4424, 0.0], 0.05)
-    close(found.total, found.total_error, [0.5576, 0.4424, 0.2437], 0.05)
+def uniform(count: int, mean: float, reach: float) -> Moments:
+    return noisy(torch.full((count,), mean, dtype=torch.float64), td.Uniform(-reach, reach))
 
 
-def test_the_g_function_of_sobol_has_the_published_indices() -> None:
-    a = torch.tensor([0.0, 1.0, 4.5, 9.0], dtype=torch.float64)
-    x = noisy(torch.full((4,), 0.5, dtype=torch.float64), td.Uniform(-0.5, 0.5))
-    found = budget(lambda x: ((((4 * x - 2).abs()) + a) / (1 + a)).prod(-1), x)
-    own = 1 / (3 * (1 + a).square())
-    total = (1 + own).prod() - 1
-    close(found.first, found.first_error, (own / total).tolist(), 0.06)
-    close(found.total, found.total_error, (own * (1 + own).prod() / (1 + own) / total).tolist(), 0.06)
+#: the function of Sobol: what its values are worth, and what each contributes
+_WORTH = torch.tensor([0.0, 1.0, 4.5, 9.0], dtype=torch.float64)
+_OWN = 1 / (3 * (1 + _WORTH).square())
+_WHOLE = (1 + _OWN).prod() - 1
+#: function, its inputs, first-order and total shares, and the largest error that may be stated
+SHARES: dict[str, tuple[Callable[..., Tensor], tuple[Moments, ...], list[float], list[float], float]] = {
+    "additive": (
+        lambda x: x[0] + 0.5 * x[1].square() + x[2].pow(3) / 4,
+        (noisy(torch.zeros(3, dtype=torch.float64), std=1.0),),
+        *[[share / (1 + 0.5 + 15 / 16) for share in (1.0, 0.5, 15 / 16)]] * 2,
+        0.06,
+    ),
+    "Ishigami": (ishigami, (uniform(3, 0.0, math.pi),), [0.3139, 0.4424, 0.0], [0.5576, 0.4424, 0.2437], 0.05),
+    "g function of Sobol": (
+        lambda x: ((((4 * x - 2).abs()) + _WORTH) / (1 + _WORTH)).prod(-1),
+        (uniform(4, 0.5, 0.5),),
+        (_OWN / _WHOLE).tolist(),
+        (_OWN * (1 + _WHOLE) / (1 + _OWN) / _WHOLE).tolist(),
+        0.06,
+    ),
+    "a product": (
+        lambda a, b: a * b, (noisy(1.0, std=0.5), noisy(2.0, std=1.0)), [1 / 2.25] * 2, [1.25 / 2.25] * 2, 0.05
+    ),
+}  # fmt: skip
 
 
-def test_a_product_has_an_interaction() -> None:
-    found = budget(lambda a, b: a * b, noisy(1.0, std=0.5), noisy(2.0, std=1.0))
-    variances = torch.tensor([1.0, 1.0, 0.25])
-    whole = variances.sum()
-    close(found.first, found.first_error, [float(1 / whole)] * 2, 0.05)
-    close(found.total, found.total_error, [float(1.25 / whole)] * 2, 0.05)
-    assert abs(float(found.nonlinear) - float(0.25 / whole)) < 0.03
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_are_those_that_are_known_or_published(name: str) -> None:
+    function, inputs, first, total, most = SHARES[name]
+    found = budget(function, *inputs)
+    close(found.first, found.first_error, first, most)
+    close(found.total, found.total_error, total, most)
+    if name == "a product":
+        assert abs(float(found.nonlinear) - 0.25 / 2.25) < 0.03
 
 
 def test_correlated_inputs_have_the_covariance_decomposition() -> None:
@@ -409,9 +405,14 @@ def test_what_a_network_draws_has_a_share_of_its_own() -> None:
     assert "(the network)" in found.table()
 
 
-def test_rows_tables_and_frames_have_the_same_numbers() -> None:
-    pandas = pytest.importorskip("pandas")
+def test_linear_functions_have_their_exact_shares_and_signs_in_rows_tables_and_frames() -> None:
     found = budget(lambda a, b: 3 * a - b, noisy(1.0, std=1.0), noisy(1.0, std=4.0))
+    assert found.names == ["a", "b"]
+    torch.testing.assert_close(found.first, torch.tensor([0.36, 0.64], dtype=torch.float64))
+    torch.testing.assert_close(found.slope, torch.tensor([3.0, -1.0], dtype=torch.float64))
+    assert abs(float(found.nonlinear)) < 1e-9
+    assert "64.0" in found.table()
+    pandas = pytest.importorskip("pandas")
     frame = found.to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame.index) == ["b", "a"]

@@ -12,7 +12,6 @@ from laws.random_parameters import (
     Bayes,
     Posterior,
     agree,
-    drawing,
     given,
     of_draws,
     posterior,
@@ -32,19 +31,6 @@ from momentgen.laws import diagonal
 from momentgen.laws.border import current_method
 
 # ----------------------------------------------------------------------- ap2
-
-
-@pytest.mark.parametrize("correlated", [False, True])
-@pytest.mark.parametrize(
-    "name", ["linear", *(pytest.param(name, marks=pytest.mark.slow) for name in ("conv1d", "conv2d"))]
-)
-def test_a_random_weight_and_bias_on_a_random_input_have_the_moments_of_draws(name: str, correlated: bool) -> None:
-    shape, size, options = MAPS[name]
-    function, x = getattr(F, name), given(*size)
-    weight, bias = posterior(*shape, correlated=correlated), posterior(shape[0], correlated=False, seed=3)
-    found = function(diagonal(*x), weight.weight("ap2", correlated), bias.weight("ap2", False), **options).moments()
-    truth = of_draws(lambda x, w, b: function(x, w, b, **options), drawing(x), weights_of(weight), weights_of(bias, 7))
-    agree(found, truth)
 
 
 #: options of convolutions whose variance is that of the covariance written out
@@ -70,12 +56,6 @@ def test_variances_under_neighbours_are_those_of_the_whole_covariance_matrix(
     expected += by_input.reshape(found.mean.numel(), -1).square() @ x.var.flatten()
     expected += function(x.var, own.var, None, **options).flatten()
     torch.testing.assert_close(found.var.flatten(), expected, rtol=1e-13, atol=0)
-
-
-def test_what_neighbours_have_in_common_matters_where_inputs_are_alike() -> None:
-    own, x = posterior(2, 400, correlated=True), torch.ones(1, 400, dtype=torch.float64)
-    with_it, without = (F.linear(x, own.weight("ap2", part)).moments().var for part in (True, False))
-    assert (without / with_it > 4).all()
 
 
 def test_a_rank_deficient_posterior_gives_no_negative_variance() -> None:
@@ -110,13 +90,6 @@ def test_scale_and_bias_of_other_norms_on_a_certain_input_have_the_moments_of_dr
     found = norm(x, scale.weight("ap2", False), bias.weight("ap2", False)).moments()
     normed = norm(x, None, None)
     agree(found, of_draws(lambda w, b: normed * w + b, weights_of(scale), weights_of(bias, 7)))
-
-
-def test_a_random_scale_on_a_random_input_of_an_evaluated_batch_norm_is_exact() -> None:
-    x, scale = given(2, 3), posterior(3, correlated=False)
-    running = (torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
-    found = F.batch_norm(diagonal(*x), *running, scale.weight("ap2", False), None, False, eps=0.0).moments()
-    agree(found, of_draws(lambda x, w: x * w, drawing(x), weights_of(scale)))
 
 
 @pytest.mark.parametrize("correlated", [False, True])
@@ -156,12 +129,6 @@ def test_parts_of_a_weight_chosen_by_outputs_keep_what_neighbours_have_in_common
     expected = F.linear(diagonal(*x), weight).moments().var  # type: ignore[arg-type]
     found = F.linear(diagonal(*x), chosen(weight)).moments().var  # type: ignore[arg-type]
     torch.testing.assert_close(found.T, chosen(expected.T))
-
-
-def test_a_transposed_convolution_takes_independent_elements() -> None:
-    own, x = posterior(2, 3, 3, correlated=True), given(1, 2, 4).mean
-    found = F.conv_transpose1d(x, own.weight("ap2", False)).moments().var
-    torch.testing.assert_close(found, F.conv_transpose1d(x.square(), own.var))
 
 
 @pytest.mark.parametrize("correlated", [False, True])
@@ -347,17 +314,9 @@ def test_deeper_networks_have_the_stated_bias(name: str, correlated: bool) -> No
     assert (found.var.sqrt() / sigma - 1).abs().max().item() < _BIASES[name][correlated]
 
 
-#: networks written over other functions, and inputs; their weights meet many values, some of them many times
-_COMPOSITE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "encoder layer": (encoder_layer, (2, 3, 8)),
-}
-
-
-@pytest.mark.parametrize("name", _COMPOSITE)
-def test_transformers_have_the_spread_of_drawn_parameters(name: str) -> None:
-    make, shape = _COMPOSITE[name]
+def test_transformers_have_the_spread_of_drawn_parameters() -> None:
     torch.manual_seed(2)
-    bayes, x = Bayes(make(), False, noise=0.05).eval(), torch.randn(shape)
+    bayes, x = Bayes(encoder_layer(), False, noise=0.05).eval(), torch.randn(2, 3, 8)
     with torch.no_grad():
         sampled = momentgen.convert(bayes, "sample")
         truth = torch.stack([sampled(x).mean for _ in range(1500)]).std(0)
@@ -365,11 +324,9 @@ def test_transformers_have_the_spread_of_drawn_parameters(name: str) -> None:
         assert abs((found.var.sqrt().view_as(truth) / truth).mean().item() - 1) < 0.12
 
 
-@pytest.mark.parametrize("name", _COMPOSITE)
-def test_neighbours_have_a_rule_in_functions_that_are_written_over_linear_maps(name: str) -> None:
-    make, shape = _COMPOSITE[name]
+def test_neighbours_have_a_rule_in_functions_that_are_written_over_linear_maps() -> None:
     torch.manual_seed(2)
-    x, plain = torch.randn(shape), make()
+    x, plain = torch.randn(2, 3, 8), encoder_layer()
     with torch.no_grad():
         with_it, without = (
             momentgen.convert(Bayes(copy.deepcopy(plain), part, noise=0.05).eval(), "ap2")(x).var

@@ -117,17 +117,11 @@ def test_layers_that_see_an_example_in_parts_have_its_values_apart(rows: int) ->
 
 
 def test_layers_of_an_encoder_with_padded_tokens_are_left_out() -> None:
-    class Padded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
-            self.head = nn.Linear(8, 2)
+    def padded(net: Any, x: Tensor) -> Tensor:
+        return net.head(net.encoder(x, src_key_padding_mask=(torch.arange(5) > 2).expand(len(x), 5))[:, 0])
 
-        def forward(self, x: Tensor) -> Tensor:
-            padded = (torch.arange(5) > 2).expand(len(x), 5)
-            return self.head(self.encoder(x, src_key_padding_mask=padded)[:, 0])
-
-    network, x = Padded().eval(), noisy(torch.randn(2, 5, 8), std=0.1)
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1)
+    network, x = Of(padded, encoder=encoder, head=nn.Linear(8, 2)).eval(), noisy(torch.randn(2, 5, 8), std=0.1)
     with torch.no_grad():
         found = momentgen.monte_carlo(network, x, 400, seed=0)
         expected = momentgen.convert(network)(x)
