@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import UnsupportedError
-from momentgen.laws.controlled.cubature import by_sequences
 from momentgen.laws.controlled.estimate import (
     Estimate,
     Rows,
@@ -26,6 +25,7 @@ from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
 from momentgen.laws.controlled.network import Given, InputNoise, Network
 from momentgen.laws.controlled.outputs import softmaxed
+from momentgen.laws.controlled.points import by_stretches
 from momentgen.laws.controlled.predictive import OfOutput, each_by_itself
 from momentgen.laws.controlled.runs import BLOCK, Runs, reach
 from momentgen.laws.controlled.shares import Contributions
@@ -220,7 +220,7 @@ class Answer:
         if end is not None:
             found = softmaxed(found, rows)
         elif self._points and not self._runs.draws and not rows.fresh:
-            found = by_sequences(found, rows)
+            found = by_stretches(found, rows)
         found = with_unseen(found, len(rows.outputs)) if few else found
         return with_reach(found, moved[place], len(rows.outputs)) if place in moved else found
 

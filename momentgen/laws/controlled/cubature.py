@@ -5,8 +5,9 @@ moments far more accurately than as many draws.  One value has trapezoidal rules
 More values have products of Gauss-Hermite rules, each turned otherwise.  Two rules in turn differ by about the error of
 the first.  That is what is stated, and twice as much where the differences do not shrink.
 
-Where that is more than the user allows, as of a jump, rows take the points of scrambled Sobol sequences in turn.  At
-kinks these are more accurate than as many draws.  Each sequence is a sample of its own: differences tell the error.
+Where that is more than the user allows, as of a jump, rows take the points of a scrambled Sobol sequence; see
+``points``.  So do those of two or three values at kinks, and wherever a polynomial by the other rules is far from the
+last: symmetric rules agree on a jump between their nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -23,17 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.controlled.atoms import Rule, atoms_of, of_atoms, with_left_out
-from momentgen.laws.controlled.estimate import Estimate, Rows, relative_error, tails, with_unseen
+from momentgen.laws.controlled.estimate import Estimate, relative_error
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
-from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network, jumps
+from momentgen.laws.controlled.network import Given, InputNoise, Network, jumps
 from momentgen.laws.controlled.predictive import OfOutput
 from momentgen.laws.controlled.runs import Runs
 from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import is_affine, meets, of_nodes
 from momentgen.laws.methods import Accuracy
-from momentgen.laws.numerics.quadrature import rotation, sobol
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
@@ -53,10 +52,13 @@ _BY_CHANCE: Final = 30.0
 #: part of the standard deviation that such an error is at least, but where rules differ by less than this part of that
 _LEAST: Final = 1e-4
 _ROUNDED: Final = 100.0
+#: part of the standard deviation to which a curve or polynomial by the other rules meets the last nodes, by the number
+#: of noisy values; where it does not, rules may agree by chance
+_NEAR: Final = {1: 0.01, 2: 0.2, 3: 0.2}
+#: rules that are not near by that, at least
+_MANY: Final = 4
 #: part of the error asked for to which rules must agree in the end
 _ALLOWED: Final = 0.5
-#: error of functions with kinks, as a multiple of the one asked for, from which further rules do not lead there
-_HOPELESS: Final = 2.0
 #: differences in turn that shrink by less are chance
 _SHRINKS: Final = 0.25
 #: those that shrink by more are hardly
@@ -83,7 +85,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     def given(place: int, value: Moments) -> Given:
         def at(rows: Tensor) -> Tensor:
             if len(own := moved[place]) < len(nodes):  # many quantiles at once are little dearer than one
-                own = moved[place] = torch.cat([own, _moved(value, roots[place], nodes[len(own) :])])
+                own = moved[place] = torch.cat([own, moved_by(value, roots[place], nodes[len(own) :])])
             return value.mean + own[rows.clamp_max(len(nodes) - 1)]
 
         return Given(value, place, at)
@@ -91,7 +93,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     runs = Runs(network, facts, list(itertools.starmap(given, enumerate(network.inputs))), logits=False, records=False)
     draws = [InputNoise(value, place, spent.seed) for place, value in enumerate(network.inputs)]
     size = facts.together(network, draws, _FREE if facts.free else _TOGETHER)
-    count, outputs, kinked = nodes.shape[1], runs.outputs, False
+    count, outputs, kinked, near = nodes.shape[1], runs.outputs, False, False
     found, weights, error = list[list[Estimate]](), list[Tensor](), math.inf
     parts, places = list[Estimate](), list[int]()
     atoms = atoms_of(network, count, spent.max_rows)
@@ -111,6 +113,8 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             if watch is None:
                 raise OtherFactsError
             kinked = watch.kinked or jumps(network.inputs)
+            if kinked and count > 1 and atoms is None:
+                return None  # rules are symmetric: two agree on a jump between their nodes
         places = [*outputs.real(), *outputs.real(beside=True)]
         found.append([_estimate(outputs.of(place)[-len(weights[-1]) :], weights[-1]) for place in places])
         if atoms is not None:
@@ -118,24 +122,25 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             error = relative_error(parts, worst=True)
         if len(found) < 2:
             continue
-        parts = _with_errors(found)
+        near = not kinked and all(meets(nodes, outputs.of(place), weights, _NEAR[count]) for place in outputs.real())
+        parts = _with_errors(found, near or count > 1)
         if count == 1 and not all(value.noise is None for value in network.inputs):
             parts = list(map(_with_tails, parts, map(outputs.of, places)))
-        error = relative_error(parts, worst=True)
-        if error <= spent.rtol * _AGREED or (kinked and count > 1 and error > _HOPELESS * spent.rtol):
+        known = near or (count == 1 and len(found) >= _MANY)
+        error = relative_error(parts, worst=True) if known else math.inf
+        if error <= spent.rtol * _AGREED:
             break
     # noise that is further off may move an output that is the same at all nodes
     still = atoms is None and count > 1 and any(bool((one == one[0]).all(0).any()) for one in map(outputs.of, places))
-    if still or error > _ALLOWED * spent.rtol or outputs.decide():  # nodes count otherwise than draws
+    allowed = spent.rtol if near or atoms is not None else max(spent.rtol, (4 * spent.max_rows) ** -0.5)
+    if still or error > _ALLOWED * allowed or outputs.decide():  # nodes count otherwise than draws
         return None
     if error > spent.rtol * _AGREED and all(is_affine(moved, outputs.of(place)) for place in places):
         return None
     parts = list(map(_rounded, parts))
-    if count > 1 and kinked and atoms is None:  # a product of few nodes each does not reach far
-        parts = [with_unseen(part, len(nodes)) for part in parts]
 
     used = len(nodes)
-    curve = count == 1 and not kinked and all(meets(nodes, outputs.of(place), weights[-1]) for place in outputs.real())
+    curve = count == 1 and near
 
     def further(more: int) -> int:
         """Run the network at more random points, by which polynomials are checked; how many there are."""
@@ -176,19 +181,7 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
     return outputs.with_moments(dict(zip(places, parts, strict=True)), predictives)
 
 
-def at_points(network: Network, roots: list[Tensor] | None, seed: int) -> list[InputNoise] | None:
-    """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer.
-
-    The roots are turned otherwise for each example, so that examples err otherwise.
-    """
-    if not roots or not roots[0].shape[1]:
-        return None
-    turn = rotation(roots[0].shape[1], seed, max(map(len, roots)))
-    values = zip(network.inputs, roots, strict=True)
-    return [PointNoise(value, place, seed, turn.to(root) @ root) for place, (value, root) in enumerate(values)]
-
-
-def _moved(value: Moments, root: Tensor, points: Tensor) -> Tensor:
+def moved_by(value: Moments, root: Tensor, points: Tensor) -> Tensor:
     """The noise of an input at standard normal points, shape ``(N, *shape)``."""
     found = torch.einsum("nd,bdk->nbk", points.to(root), root).reshape(len(points), *value.mean.shape)
     return found if value.noise is None else value.noise.of_normal(found).to(value.mean.dtype)
@@ -283,19 +276,28 @@ def _estimate(outputs: Tensor, weight: Tensor) -> Estimate:
     return Estimate(centre + mean.to(outputs.dtype), factor, nothing, nothing)
 
 
-def _with_errors(found: list[list[Estimate]]) -> list[Estimate]:
-    """The last estimates, with what standard deviation and mean moved by in the last two steps as errors.
+def _with_errors(found: list[list[Estimate]], near: bool) -> list[Estimate]:
+    """The last estimates, with errors by what standard deviation and mean moved by from rule to rule.
 
     One of the two may have moved little by chance; it has half of the other's error at least.
+
+    Args:
+        found: by each rule.
+        near: whether the last rules tell.  Else all do, of one value: rules in turn may agree on a jump by chance, and
+            errors fall as the distance of nodes, or faster.
     """
-    made = []
+    made, sizes = [], torch.tensor(_INTERVALS[1 : len(found)])
     with torch.no_grad():
         for place, last in enumerate(found[-1]):
-            steps = [(before[place], after[place]) for before, after in itertools.pairwise(found[-3:])]
-            std, mean = (
-                _of_differences(torch.stack([(of(one) - of(other)).abs() for one, other in steps]), _LEAST * last.std)
-                for of in (attrgetter("std"), attrgetter("mean"))
-            )
+            steps = [(before[place], after[place]) for before, after in itertools.pairwise(found)]
+
+            def of(name: str, steps: list[tuple[Estimate, Estimate]] = steps, last: Estimate = last) -> Tensor:
+                moved = torch.stack([(getattr(one, name) - getattr(other, name)).abs() for one, other in steps])
+                if near:
+                    return _of_differences(moved[-2:], _LEAST * last.std)
+                return (moved * (sizes / sizes[-1]).to(moved)[:, None, None]).amax(0)
+
+            std, mean = of("std"), of("mean")
             made.append(last._replace(std_error=std.maximum(mean / 2), mean_error=mean.maximum(std / 2)))
     return made
 
@@ -329,72 +331,3 @@ def _rounded(part: Estimate) -> Estimate:
         rounding = _ROUNDINGS * torch.finfo(part.mean.dtype).eps * (part.mean.abs() + part.std)
         rounding = torch.where(part.std > 0, rounding, 0)
         return part._replace(std_error=part.std_error.maximum(rounding), mean_error=part.mean_error.maximum(rounding))
-
-
-#: sequences, whose points the rows take in turn
-SEQUENCES: Final = 4
-#: so many errors by as many sequences hold 95 %: half of Student's t
-_WIDER: Final = 1.6
-#: part of the error of as many draws that the one by few sequences is at least, as they may agree by chance
-_SEQUENCES_AGREE: Final = 0.25
-#: logarithm of the points of a sequence that are made together, at least
-_AT_ONCE: Final = 6
-
-
-class PointNoise(InputNoise):
-    """One input's noise at quasi-random points.
-
-    Args:
-        value: the input.
-        place: of it among those that are random.
-        seed: of the points, the same for all inputs.
-        root: its noise as a map of standard normal values, shape ``(B, d, n)``; see ``cubature.roots_of``.
-    """
-
-    def __init__(self, value: Moments, place: int, seed: int, root: Tensor) -> None:
-        super().__init__(value, place, seed)
-        self._root = root
-        #: noise of all points, by how many a sequence has, and by whether it has derivatives
-        self._made = dict[tuple[int, bool], Tensor]()
-
-    def rows(self, rows: range) -> Tensor:
-        if rows.start >= BESIDE:  # draws that are independent of all rows
-            return super().rows(rows)
-        each = 2 ** max(math.ceil(math.log2(rows.stop / SEQUENCES)), _AT_ONCE)
-        if (kind := (each, torch.is_grad_enabled())) not in self._made:
-            self._made[kind] = _moved(self.value, self._root, _points(self._root.shape[1], self._seed, each))
-        return self._made[kind][rows.start : rows.stop]
-
-
-@functools.lru_cache(maxsize=8)
-def _points(count: int, seed: int, each: int) -> Tensor:
-    """Standard normal points, ``each`` of a sequence, by rows, shape ``(SEQUENCES * each, count)``."""
-    seeds = range(SEQUENCES * seed, SEQUENCES * (seed + 1))
-    with torch.inference_mode(False):  # a later call may need its derivatives
-        return torch.special.ndtri(torch.stack([sobol(count, each, one) for one in seeds], 1).flatten(0, 1))
-
-
-def by_sequences(found: Estimate, rows: Rows) -> Estimate:
-    """The estimate with errors by how sequences differ in the remainder: at most those of as many draws.
-
-    Args:
-        found: by the rows, with errors as if they were draws.
-        rows: whose last ones, after a multiple of ``SEQUENCES``, do not tell of the errors.
-    """
-    with torch.no_grad():
-        scale = torch.where(found.std > 0, found.std, 1)  # in whose unit squares are within range
-        outputs, linear = ((part - part.mean(0)) / scale for part in rows[:2])
-        size = linear.square().sum(0)
-        smooth = torch.where(size > 0, (outputs * linear).sum(0) / torch.where(size > 0, size, 1), 0) * linear
-        rest = outputs - smooth
-        square = 2 * smooth * rest + rest.square()
-        wider = tails(square - square.mean(0)).sqrt()
-        errors = (scale * wider * _spread(square) / 2, found.std_error), (scale * _spread(rest), found.mean_error)
-        std_error, mean_error = (one.maximum(_SEQUENCES_AGREE * draws).minimum(draws) for one, draws in errors)
-        return found._replace(std_error=std_error, mean_error=mean_error)
-
-
-def _spread(values: Tensor) -> Tensor:
-    """The standard error of the mean over all rows, by the means of each sequence."""
-    whole = values[: len(values) // SEQUENCES * SEQUENCES]
-    return _WIDER * whole.unflatten(0, (-1, SEQUENCES)).mean(0).std(0) / SEQUENCES**0.5

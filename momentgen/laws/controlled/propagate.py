@@ -14,10 +14,11 @@ from torch.utils.weak import WeakIdRef
 from momentgen.errors import InputError, UnsupportedError
 from momentgen.laws.border import PROPAGATIONS
 from momentgen.laws.controlled.answer import Answer, linear_alone
-from momentgen.laws.controlled.cubature import at_points, by_cubature, roots_of
+from momentgen.laws.controlled.cubature import by_cubature, roots_of
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts, close, facts_of
 from momentgen.laws.controlled.network import Network
+from momentgen.laws.controlled.points import at_points
 from momentgen.laws.controlled.predictive import OfOutput, each_by_itself, shares_noise
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import merged

@@ -152,21 +152,22 @@ def of_nodes(
     return Surrogate(nodes.shape[1], smooth, at_rows, rest, rows, share)
 
 
-def meets(nodes: Tensor, outputs: Tensor, weight: Tensor) -> bool:
-    """Whether a curve through the other nodes meets the last ones, to a hundredth of the standard deviation.
+def meets(nodes: Tensor, outputs: Tensor, weights: list[Tensor], within: float) -> bool:
+    """Whether the curve or polynomial by the other rules meets the nodes of the last one, up to rounding.
 
     Args:
-        nodes: standard normal values, shape ``(N, 1)``, float64.
+        nodes: standard normal values of all rules, shape ``(N, d)``, float64.
         outputs: at each, shape ``(N, B, K)``.
-        weight: of the last ones, shape ``(m,)``, with the sum 1.
+        weights: of each rule, with the sum 1.
+        within: to which part of the standard deviation.
     """
-    first, share = len(nodes) - len(weight), weight[:, None, None]
-    order = nodes[:first, 0].argsort()
-    smooth = _interpolation(nodes[order, 0], outputs[order].double(), True)
-    last = outputs[first:].detach().double()
+    first, share, values = len(nodes) - len(weights[-1]), weights[-1][:, None, None], outputs.detach().double()
+    found = of_nodes(nodes[:first], values[:first], torch.cat(weights[:-1]))
+    last, share = values[first:], share.to(values)
     var = (share * (last - (share * last).sum(0)).square()).sum(0)
-    off = (share * (last - smooth(nodes[first:], nodes[first:, 0])).square()).sum(0)
-    return bool((off <= 1e-4 * var).all())
+    off = (share * (last - found.smooth(nodes[first:], nodes[first:, 0])).square()).sum(0)
+    rounding = 100 * torch.finfo(outputs.dtype).eps * values.abs().amax(0)
+    return bool((off <= within**2 * var + rounding.square()).all())
 
 
 def is_affine(noise: list[Tensor], outputs: Tensor) -> bool:
