@@ -6,8 +6,8 @@ More values have products of Gauss-Hermite rules, each turned otherwise.  Two ru
 the first.  That is what is stated, and twice as much where the differences do not shrink.
 
 Where that is more than the user allows, as of a jump, rows take the points of a scrambled Sobol sequence; see
-``points``.  So do those of two or three values at kinks, and wherever a polynomial by the other rules is far from the
-last: symmetric rules agree on a jump between their nodes.
+``points``.  So do those of two or three values at kinks, and where a polynomial by the other rules is far from the
+last.  Symmetric rules agree on a jump between their nodes.
 """
 
 from __future__ import annotations

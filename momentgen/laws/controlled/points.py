@@ -28,12 +28,12 @@ _STRETCHES_AGREE: Final = 0.25
 _AT_ONCE: Final = 8
 
 
-def at_points(network: Network, roots: list[Tensor] | None, seed: int) -> list[InputNoise] | None:
-    """Noise at quasi-random points, for rows where rules do not agree; None where draws are to answer.
+def at_points(network: Network, roots: list[Tensor], seed: int) -> list[InputNoise] | None:
+    """Noise at quasi-random points, for rows where rules do not agree; None where no value is noisy.
 
     The roots are turned otherwise for each example, so that examples err otherwise.
     """
-    if not roots or not roots[0].shape[1]:
+    if not roots[0].shape[1]:
         return None
     turn = rotation(roots[0].shape[1], seed, max(map(len, roots)))
     values = zip(network.inputs, roots, strict=True)

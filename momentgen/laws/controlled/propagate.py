@@ -199,7 +199,8 @@ def _answered(network: Network, spent: Accuracy, whole: bool = True, common: Net
             if not spent.max_rows:
                 found = linear_alone(network, facts)
             elif (found := by_cubature(network, spent, facts, roots)) is None:
-                found = Answer(network, spent, facts, at_points(network, roots, spent.seed)).outputs()
+                points = at_points(network, roots, spent.seed) if roots else None
+                found = Answer(network, spent, facts, points).outputs()
             return found if common is None else each_by_itself(found)
         except OtherFactsError as other:  # anew, so that the next answer has the same bits
             vars(facts).update(other.facts)
