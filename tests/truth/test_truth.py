@@ -114,6 +114,17 @@ def test_examples_of_few_values_err_apart_from_each_other() -> None:
     assert found.mean(1).square().mean() < found.square().mean() / 4
 
 
+@pytest.mark.parametrize(("batch", "values"), [(7, 1), (5, 2), (2, 6)])
+def test_a_certain_argument_has_derivatives_whatever_its_size(batch: int, values: int) -> None:
+    """One with as many entries as the noisy one had a gradient of 0, for its copies were first made without."""
+    factor = torch.full((batch, values), 2.0, dtype=torch.float64, requires_grad=True)
+    x = noisy(torch.full((batch, values), 3.0, dtype=torch.float64), std=0.5)
+    out = momentgen.propagate(lambda x, factor: factor * x, x, factor)
+    for part, expected in ((out.mean, 3.0), (out.std, 0.5)):
+        (grown,) = torch.autograd.grad(part.sum(), factor, retain_graph=True)
+        torch.testing.assert_close(grown, torch.full_like(grown, expected), rtol=1e-6, atol=0)
+
+
 def test_rows_of_the_table_have_names_of_their_own() -> None:
     assert len({case.name for case in TABLE}) == len(TABLE)
     assert {case.name for case in TABLE} >= OFTEN | SHORT

@@ -76,6 +76,7 @@ class Network:
         #: certain inputs as they were given, by place; the network gets copies, and their versions when they were made
         self._given = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
         self._copies: list[tuple[Tensor, int | None]] = []
+        self._grows = torch.is_grad_enabled()
         self._copy()
 
     def part(self, examples: range) -> Network:
@@ -138,14 +139,16 @@ class Network:
         for place, leaf in enumerate(self.leaves):
             if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == self.batch:
                 if (place, rows) not in self._repeated:
-                    self._repeated[place, rows] = leaf.repeat(rows, *[1] * (leaf.dim() - 1))
+                    with torch.set_grad_enabled(self._grows):
+                        self._repeated[place, rows] = leaf.repeat(rows, *[1] * (leaf.dim() - 1))
                     self._copies.append((self._repeated[place, rows], _version(self._repeated[place, rows])))
                 found[place] = self._repeated[place, rows]
         return found
 
     def _copy(self) -> None:
         """New copies of the certain inputs for the network to write to."""
-        made = {id(given): given.clone() for given in self._given.values()}
+        with torch.set_grad_enabled(self._grows):  # the first use may be a look that needs no derivative
+            made = {id(given): given.clone() for given in self._given.values()}
         self.leaves = list(self.leaves)
         for place, given in self._given.items():
             self.leaves[place] = made[id(given)]
