@@ -16,6 +16,7 @@ from momentgen.laws.controlled.estimate import (
     Rows,
     apart_from_others,
     estimated,
+    joined,
     relative_error,
     with_reach,
     with_unseen,
@@ -118,6 +119,9 @@ class Answer:
         if unmoved:
             have = len(self._outputs)
             note(f"controlled: a count among the inputs is the same in all {have} rows, so that its part is missed")
+        for place, found in estimates.items():
+            if self._outputs.ends[place] is None:
+                estimates[place] = found._replace(factor=joined(self._rows(place), found.factor))
         for place in self._outputs.real(beside=True):  # by the rows alone
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from momentgen.laws.controlled.linear import Halves, Products, coefficients, freedom, over, remainder
-from momentgen.laws.numerics.root import scale_of
+from momentgen.laws.numerics.root import coordinates, scale_of, with_common
 from momentgen.runtime import norms
 
 #: a linear part that moves by more than so many times what the output does is of slopes that overflow in some row
@@ -125,6 +125,22 @@ def estimated(rows: Rows) -> Estimate:
     return Estimate(found.mean * size + centre, found.factor * size[:, None], std_error * size, mean_error * size)
 
 
+def joined(rows: Rows, factor: Tensor) -> Tensor:
+    """A factor of :func:`estimated`, with the same *variances*, whose covariances are right.
+
+    A is the derivative's average.  Where outputs jump, or few rows were averaged, it is not the best linear map, and an
+    output's remainder varies with the linear parts of others.
+    """
+    own, rest = factor.split([rows.root.shape[1], factor.shape[1] - rows.root.shape[1]], 1)
+    if factor.shape[-1] < 2 or rest.shape[1] < 4:
+        return factor
+    size, _, rows = _scaled(rows)
+    odd, even = _halves(rows).linear[:, rows.fresh // 2 :]
+    linear = torch.cat([odd / len(odd) ** 0.5, (even - even.mean(0)) / (len(even) - 1) ** 0.5])
+    own, rest = with_common(rows.root, own / size[:, None], linear, (rest / size[:, None]).movedim(1, 0))
+    return torch.cat([own, rest.movedim(0, 1)], 1) * size[:, None]
+
+
 class Fitted(NamedTuple):
     """What the rows say of the outputs' distribution; see :func:`fitted`."""
 
@@ -154,7 +170,11 @@ def fitted(rows: Rows, drawn: Tensor | None = None) -> Fitted:
             drawn = torch.where(scaled.root.abs().amax(-2) > 0, drawn * found.gamma, 0)
         mean, rest = found.mean * size + centre, found.var * size.square()
         gamma = torch.where(found.exact > 0, found.gamma, 0)
-        return Fitted(mean, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
+        if drawn is not None:
+            return Fitted(mean, scaled.linear * own, used * own[:, None], drawn, rest, gamma)
+        root, rest = joined(rows, found.factor * size[:, None]).split([root.shape[1], 2 * found.products.count], 1)
+        linear = torch.einsum("nbk,bkd,bdj->nbj", scaled.linear, coordinates(scaled.root), root)
+        return Fitted(mean, linear, root, None, rest.square().sum(1), gamma)
 
 
 def _std_error(products: Products, exact: Tensor, std: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from momentgen.errors import InputError
-from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, left_out
+from momentgen.laws.controlled.estimate import Estimate, Rows, away, estimated, joined, left_out
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.network import Network
 from momentgen.laws.controlled.predictive import OfOutput
@@ -73,6 +73,7 @@ def softmaxed(logits: Estimate, rows: Rows) -> Estimate:
     if pairs < 3:
         return estimated(rows_of_softmax(rows))
     classes = logits.mean.shape[-1]
+    logits = logits._replace(factor=joined(rows, logits.factor))
     halves = standard_points(classes), standard_points(classes) @ rotation(classes, 0)
     points = torch.cat(halves)
     values = _values(logits.mean, _covariance(logits), points)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from momentgen.runtime import norms
+
 
 def at_least(x: Tensor, bound: float) -> Tensor:
     """``x`` where it is at least ``bound``, and the bound elsewhere; NaN stays NaN.
@@ -174,3 +176,49 @@ class _ChangeOfRoot(torch.autograd.Function):
         *root, found = ctx.saved_tensors
         of_root, _, _, change = tangents
         return _ChangeOfRoot.apply(*root, change - of_root @ found - found @ of_root)
+
+
+def coordinates(root: Tensor) -> Tensor:
+    """By what a linear part is multiplied for the standard normal values it is made of, shape ``(batch, K, d)``."""
+    size = norms(root)  # outputs, and then values, each in its own unit
+    unit = torch.where(size > 0, 1 / torch.where(size > 0, size, 1), 0)
+    scaled = (root * unit[:, None]).double()
+    extent = norms(scaled.mT)[..., None]
+    scaled = torch.where(extent > 0, scaled / torch.where(extent > 0, extent, 1), 0)
+    gram = scaled @ scaled.mT
+    gram.diagonal(dim1=-2, dim2=-1).add_(torch.finfo(root.dtype).eps ** 0.6)  # values may be fewer than they seem
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    sound = (failed == 0)[:, None, None]
+    found = torch.cholesky_solve(scaled, torch.where(sound, factor, torch.eye(factor.shape[-1]).to(factor)))
+    found = torch.where(sound & (extent > 0), found / torch.where(extent > 0, extent, 1), 0)
+    return unit[..., None] * found.mT.to(root)
+
+
+def with_common(root: Tensor, own: Tensor, linear: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+    """The root of the linear part with what remainders have in common with it, and what then remains.
+
+    Only what chance does not explain counts.  Each output keeps its *variance*.
+
+    Args:
+        root: of the exact covariance of the linear part, shape ``(batch, d, K)``.
+        own: the same, each output's times its coefficient.
+        linear: A e of halves of pairs of rows, over the root of their number, shape ``(2 pairs, batch, K)``.
+        rest: the remainders, whose squares add up to their *variances*, of the same shape.
+    """
+    values = torch.einsum("nbk,bkd->nbd", linear, coordinates(root))
+    common = torch.einsum("nbd,nbk->bdk", values, rest)
+    square, chance = common.square().sum(1), torch.einsum("nb,nbk->bk", values.square().sum(-1), rest.square())
+    beyond = (square > chance) & square.isfinite()
+    if not bool(beyond.any()):
+        return own, rest
+    common = common * torch.where(beyond, 1 - chance / torch.where(beyond, square, 1), 0)[:, None]
+    common = torch.where(beyond[:, None], common, 0)
+    var, moved = own.square().sum(1) + rest.square().sum(0), own + common
+    exact = moved.square().sum(1)
+    outside = exact > var  # by chance
+    moved = moved * torch.where(outside, var / torch.where(outside, exact, 1), 1).sqrt()[:, None]
+    left = rest - torch.einsum("nbd,bdk->nbk", values, common)
+    square = left.square().sum(0)
+    some = (exact < var) & (square > 0)
+    left = left * torch.where(some, (var - exact) / torch.where(some, square, 1), 1).sqrt() * some
+    return torch.where(beyond[:, None], moved, own), torch.where(beyond, left, rest)
