@@ -329,7 +329,9 @@ def coefficients(sums: Sums, exact: Tensor) -> Coefficients:
     size = torch.where(usable, square, 1)
     single = torch.where(usable, base + cross / size, together)
     rounding = torch.finfo(exact.dtype).eps * (1 + single.abs() + together.abs())  # they are about 1
-    chance = sums.rests(single).sum(0) / size / (sums.pairs - 1).clamp_min(1) + rounding.square()
+    chance = sums.rests(single).sum(0) / size / (sums.pairs - 1).clamp_min(1)
+    outputs = exact.shape[-1]
+    chance = chance * (max(outputs - 3, 0) / max(outputs - 1, 1)) + rounding.square()  # few have no common mean
     apart = (single - together).square()
     beyond = usable & (apart > chance)
     own = torch.where(beyond, 1 - chance / torch.where(beyond, apart, 1), 0)
