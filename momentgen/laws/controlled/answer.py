@@ -24,7 +24,7 @@ from momentgen.laws.controlled.estimate import (
 from momentgen.laws.controlled.expectations import Made
 from momentgen.laws.controlled.facts import Facts
 from momentgen.laws.controlled.linear import OUTPUTS, Linear
-from momentgen.laws.controlled.network import Given, InputNoise, Network
+from momentgen.laws.controlled.network import BESIDE, Given, InputNoise, Network
 from momentgen.laws.controlled.outputs import softmaxed
 from momentgen.laws.controlled.points import by_stretches
 from momentgen.laws.controlled.predictive import OfOutput, each_by_itself
@@ -149,7 +149,12 @@ class Answer:
         """The distribution of an output, by the rows so far and those that are asked for later."""
         linear = self._linear[place]
         size = self._outputs.flat(place, self._outputs.rows[0][place]).numel()
-        law = functools.cache(lambda: linear.law(min(max(_DRAWS // max(size, 1), _LEAST_DRAWS), _MOST_DRAWS)))
+
+        @functools.cache
+        def law() -> tuple[Tensor, Tensor | None]:
+            with self._network.own_draws():
+                self._network.seed(self._spent.seed + BESIDE)
+                return linear.law(min(max(_DRAWS // max(size, 1), _LEAST_DRAWS), _MOST_DRAWS))
 
         def make(part: slice) -> Made:
             root, drawn = law()

@@ -23,12 +23,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from momentgen.laws.controlled.state import Call, Phase, Source, State, drawn_beside
+from momentgen.laws.controlled.state import Call, Own, Phase, Source, State, drawn_beside
 from momentgen.laws.table import names
 from momentgen.laws.weights import Between, Computed
 
 #: values that the per-example gradients of all noise in common may have together
 LARGEST: Final = 2**25
+#: values of a weight whose sums in outputs count as normal, at least
+_SUMS: Final = 2**12
 #: functions of each value by itself that are of no kind where all are
 _BY_THEMSELVES = frozenset(names("addcmul addcdiv clone contiguous to float double half bfloat16 type_as"))
 
@@ -44,6 +46,7 @@ class Root:
     Attributes:
         var: computes *variances*, of this shape.
         neighbour: computes covariances of neighbours, or says None.
+        own: draws noise that is not normal; None for others.
         draws: noise by row.
         uses: how often it has been used in the present row.
         used: how often it was in the row before.
@@ -52,13 +55,14 @@ class Root:
     shape: torch.Size
     var: Callable[[], Tensor | float]
     neighbour: Callable[[], Tensor | None]
+    own: Own | None = None
     draws: dict[int, Tensor] = field(default_factory=dict)
     uses: int = 0
     used: int = 0
 
     def drawn(self, rows: range) -> list[Tensor]:
         """The noise of each row."""
-        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var()) for row in rows]
+        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var(), self.own) for row in rows]
 
 
 class _Value(NamedTuple):
@@ -126,7 +130,9 @@ class Common:
                 root.draws[row] = value - mean
             return self._began(value, root)
 
-    def drawn(self, value: Tensor, noise: Tensor, var: float, scale: Callable[[], Tensor] | None) -> Tensor:
+    def drawn(
+        self, value: Tensor, noise: Tensor, var: float, scale: Callable[[], Tensor] | None, own: Own | None
+    ) -> Tensor:
         """A value that the network drew, and all examples have in common; where it is linearised, that with its noise.
 
         Args:
@@ -134,21 +140,28 @@ class Common:
             noise: what was drawn, less its mean.
             var: its *variance*.
             scale: computes the factor of the noise in the result.
+            own: draws noise that is not normal.
         """
-        root = self._root(noise.shape, lambda: var, lambda: None)
+        root = self._root(noise.shape, lambda: var, lambda: None, own)
         if not self.state.phase.linearises:
             root.draws[self.state.row] = noise
         if self.state.phase is Phase.AVERAGES:
             value = value - (noise if scale is None else noise * scale())
         return self._began(value, root, scale)
 
-    def _root(self, shape: torch.Size, var: Callable[[], Any], neighbour: Callable[[], Tensor | None]) -> Root:
+    def _root(
+        self,
+        shape: torch.Size,
+        var: Callable[[], Any],
+        neighbour: Callable[[], Tensor | None],
+        own: Own | None = None,
+    ) -> Root:
         """The next one of the present row."""
         place, self._next = self._next, self._next + 1
         if place == len(self._roots):
-            self._roots.append(Root(shape, var, neighbour))
+            self._roots.append(Root(shape, var, neighbour, own))
         elif self._roots[place].shape != shape:  # another than in the rows before
-            self._roots[place] = Root(shape, var, neighbour)
+            self._roots[place] = Root(shape, var, neighbour, own)
         return self._roots[place]
 
     def _began(self, value: Tensor, root: Root, scale: Callable[[], Tensor] | None = None) -> Tensor:
@@ -182,7 +195,7 @@ class Common:
             return torch.zeros((), dtype=like.dtype, device=like.device).expand(self.batch, *root.shape)
 
         return self.state.leaf(
-            id(root), make, lambda leaf: Source(leaf, root.drawn, root.var(), None, root.neighbour())
+            id(root), make, lambda leaf: Source(leaf, root.drawn, root.var(), None, root.neighbour(), root.own is None)
         )
 
     # ----------------------------------------------------------------- calls
@@ -327,7 +340,8 @@ def _of_outputs(
         return [F.linear(mean, noise.to(mean.dtype)) for noise in drawn]
 
     def source(leaf: Tensor) -> Source:
-        return Source(leaf, draws, total.clamp_min(0), None, between)
+        normal = root.own is None or root.shape.numel() > _SUMS
+        return Source(leaf, draws, total.clamp_min(0), None, between, normal)
 
     return state.leaf((id(root), "outputs"), lambda: torch.zeros_like(out), source)
 

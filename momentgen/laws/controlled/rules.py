@@ -19,8 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from momentgen.laws.controlled.common import Common
+from momentgen.laws.controlled.network import BESIDE
 from momentgen.laws.controlled.state import (
     Call,
+    Own,
     Phase,
     Rule,
     Source,
@@ -266,10 +268,10 @@ _BY_NAME: Final[dict[str, Callable[[Call], Rule | None]]] = {
 MAKES_NOISE: Final = frozenset({torch.randn, torch.rand})
 
 
-#: mean and *variance* of values that are drawn by themselves, and whether the second row of a pair reflects the first
-_OF_THEIR_OWN: Final = {
-    **dict.fromkeys(("randn_like", "randn"), (0.0, 1.0, True)),
-    **dict.fromkeys(("rand_like", "rand"), (0.5, 1 / 12, False)),
+#: mean and *variance* of values that are drawn by themselves, and how, where they are not normal
+_OF_THEIR_OWN: Final[dict[str, tuple[float, float, Own | None]]] = {
+    **dict.fromkeys(("randn_like", "randn"), (0.0, 1.0, None)),
+    **dict.fromkeys(("rand_like", "rand"), (0.5, 1 / 12, lambda shape: torch.rand(shape) - 0.5)),
 }
 
 
@@ -278,7 +280,7 @@ def drawn(call: Call, common: Common) -> None:
     if call.name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
         _dropout(call, common)
     elif call.name == "normal_":
-        _by_itself(call, common, call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0) ** 2, True)
+        _by_itself(call, common, call.argument(1, "mean", 0.0), call.argument(2, "std", 1.0) ** 2, None)
     elif call.name in _OF_THEIR_OWN:
         _by_itself(call, common, *_OF_THEIR_OWN[call.name])
     else:
@@ -302,12 +304,16 @@ def _dropout(call: Call, common: Common) -> None:
     front = x.dim() if call.name == "dropout" else channels(call.name, x.dim())  # of a channel one number
     scale = F.dropout(x.new_ones((*x.shape[:front], *[1] * (x.dim() - front))), p)
     noise = (scale > 0).to(x.dtype) / (1 - p) - 1
+
+    def own(shape: tuple[int, ...]) -> Tensor:
+        return (torch.rand(shape) >= p) / (1 - p) - 1
+
     if _in_common(call, common, x, x):
-        call.out = common.drawn(x * scale, noise, p / (1 - p), lambda: x)
+        call.out = common.drawn(x * scale, noise, p / (1 - p), lambda: x, own)
         return
     mean = call.average(x)
     call.out = x.detach() + tangent(x) if state.phase is Phase.AVERAGES else x * scale
-    _joined(call, common, noise, p / (1 - p), mean)
+    _joined(call, common, noise, p / (1 - p), mean, own)
 
 
 def _is_seeded(call: Call, like: Any) -> bool:
@@ -322,8 +328,8 @@ def _is_seeded(call: Call, like: Any) -> bool:
     return call.record.seeded
 
 
-def _by_itself(call: Call, common: Common, mean: float, var: float, antithetic: bool) -> None:
-    """Noise that is a value of its own; antithetic, the second row of a pair has that of the first, reflected."""
+def _by_itself(call: Call, common: Common, mean: float, var: float, own: Own | None) -> None:
+    """Noise that is a value of its own; if normal, the second row of a pair has that of the first, reflected."""
     state, rows = call.state, call.record.noise
     state.draws_now()
     seeded = _is_seeded(call, call.argument(0, "input"))
@@ -331,15 +337,15 @@ def _by_itself(call: Call, common: Common, mean: float, var: float, antithetic: 
     out = call.out
     if seeded or not isinstance(out, Tensor) or not out.is_floating_point():
         return
-    before = rows.get(state.row - 1) if antithetic and state.row % 2 and not state.phase.linearises else None
+    before = rows.get(state.row - 1) if own is None and state.row % 2 and not state.phase.linearises else None
     if before is not None and before.shape == out.shape and not out.requires_grad:
         call.out = out = mean - before
     if _in_common(call, common, out, call.argument(0, "input")):
         if not state.phase.linearises:
             rows[state.row] = out.detach() - mean
-        call.out = common.drawn(out, out.detach() - mean, var, None)
+        call.out = common.drawn(out, out.detach() - mean, var, None, own)
         return
-    _joined(call, common, out.detach() - mean, var, None)
+    _joined(call, common, out.detach() - mean, var, None, own)
 
 
 def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
@@ -351,8 +357,10 @@ def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
     )
 
 
-def _joined(call: Call, common: Common, noise: Tensor, var: float, scale: Callable[[], Tensor] | None) -> None:
-    """Remember what a row drew; where the network is linearised, it is a source."""
+def _joined(
+    call: Call, common: Common, noise: Tensor, var: float, scale: Callable[[], Tensor] | None, own: Own | None
+) -> None:
+    """Remember what a row drew; where the network is linearised, it is a source, that ``own`` draws if not normal."""
     state, rows, shape, batch = call.state, call.record.noise, noise.shape, common.batch
     if not state.phase.linearises:
         rows[state.row] = noise
@@ -363,10 +371,15 @@ def _joined(call: Call, common: Common, noise: Tensor, var: float, scale: Callab
 
     def draw(row: int) -> Tensor:
         one = rows.get(row)
-        return drawn_beside(size, var) if one is None or one.shape != shape else one.reshape(size)
+        return drawn_beside(size, var, own) if one is None or one.shape != shape else one.reshape(size)
+
+    def draws(wanted: range) -> Tensor | list[Tensor]:
+        if own is not None and wanted.start >= BESIDE:
+            return own((len(wanted), *size)).to(noise.device)
+        return [draw(row) for row in wanted]
 
     def source(leaf: Tensor) -> Source:
-        return Source(leaf, lambda wanted: [draw(row) for row in wanted], var)
+        return Source(leaf, draws, var, normal=own is None)
 
     leaf = state.leaf(id(call.record), lambda: torch.zeros(size, dtype=call.out.dtype, device=noise.device), source)
     assert leaf is not None

@@ -73,9 +73,13 @@ class Source(NamedTuple):
     place: int | None = None
 
 
-def drawn_beside(shape: tuple[int, ...], var: Tensor | float) -> Tensor:
+#: draws noise of a shape, on the CPU, less its mean
+Own = Callable[[tuple[int, ...]], Tensor]
+
+
+def drawn_beside(shape: tuple[int, ...], var: Tensor | float, own: Own | None = None) -> Tensor:
     """Noise for a row in which the network did not draw: A e has the covariance that is known of it in every row."""
-    return torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
+    return own(shape) if own is not None else torch.randn(shape) * torch.as_tensor(var).cpu() ** 0.5
 
 
 def has_derivative(value: Any) -> bool:
