@@ -144,7 +144,9 @@ class Predicted:
     def sample(self, count: int, *, seed: int = 0) -> Tensor:
         """Draws of the output from its predictive distribution, shape ``(count, *shape)``.
 
-        The values of an example are dependent as the network makes them.  Independent examples have independent draws.
+        The linear part makes the values of an example dependent as the network does, and its remainder comes from one
+        row.  So draws need not keep exact relations between values, as the order of sorted ones.  Independent examples
+        have independent draws.
 
         Args:
             count: how many.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributions as td
+import torch.nn.functional as F
 from laws.small_networks import Of
 from scipy import stats
 from torch import Tensor, nn
@@ -309,6 +310,66 @@ def test_answers_of_a_network_that_draws_make_nan_are_nan() -> None:
     out = answer(lambda x: x.log().sum(-1), noisy(torch.ones(5), std=0.5))
     for found in (out.quantile(0.5), out.interval(0.9), out.probability(lambda y: y > 0), out.skewness):
         assert all(part.isnan().all() for part in found)
+
+
+#: a function that draws, its value, and the law of the result: levels and their quantiles, and the skewness
+DRAWN = {
+    "eight masks": (lambda x: F.dropout(0.1 + 0 * x, 0.2).sum(-1), 8, stats.binom(8, 0.8), 0.125, 0.0),
+    "a uniform number": (lambda x: (x + torch.rand_like(x)).sum(-1), 1, stats.uniform(), 1.0, 1e-2),
+    "one mask for all examples": (
+        lambda x: F.dropout(torch.ones(()), 0.2) + 0 * x.sum(-1),
+        1,
+        stats.bernoulli(0.8),
+        1.25,
+        0.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_noise_that_a_network_draws_has_quantiles_of_its_own_law(name: str) -> None:
+    function, count, law, scale, off = DRAWN[name]
+    for seed in range(4):
+        out = answer(function, noisy(torch.zeros(2, count, dtype=torch.float64), std=1e-9), seed)
+        for level in (0.03, 0.31, 0.9):
+            torch.testing.assert_close(
+                out.quantile(level).value, torch.full((2,), scale * law.ppf(level)).double(), atol=off + 1e-6, rtol=0
+            )
+        value, error = out.skewness
+        assert bool(((value - float(law.stats("s"))).abs() < 3 * error + 0.02).all())
+
+
+@pytest.mark.parametrize(("count", "cap"), [(1, 2.0), (2, 2.0), (3, 2.5), (8, 2.0)])
+def test_events_at_a_cap_that_few_rows_meet_have_their_probability(count: int, cap: float) -> None:
+    z = []
+    for seed in range(16):
+        x = noisy(torch.zeros(count, dtype=torch.float64), std=1.0)
+        out = answer(lambda x: (x.sum(-1) / count**0.5).clamp(max=cap), x, seed)
+        for event in (lambda y: y == cap, lambda y: y >= cap):
+            found = out.probability(event)
+            z.append(float((found.value - stats.norm.sf(cap)) / found.error))
+    assert max(map(abs, z)) < 2.5, z
+
+
+@pytest.mark.parametrize("steepness", [5, 20])
+def test_quantiles_of_a_step_are_its_ends(steepness: int) -> None:
+    for seed in range(6):
+        given = noisy(0.0, std=1.0), noisy(0.0, std=1.0)
+        out = momentgen.propagate(lambda x, y: torch.tanh(steepness * (x + y - 1)), *given, seed=seed)
+        lower, upper, *_ = out.interval(0.9)
+        assert abs(float(lower) + 1) < 1e-3
+        assert abs(float(upper) - 1) < 1e-3
+        assert float(out.sample(1000).abs().max()) <= 1
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: (x > 0.5).sum(-1), lambda x: x.round().amax(-1), lambda x: x.sum(-1) > 1]
+)
+def test_draws_of_counts_and_decisions_are_whole(function: Callable[[Tensor], Tensor]) -> None:
+    out = answer(lambda x: function(x).double(), noisy(torch.zeros(1, 8, dtype=torch.float64), std=1.0))
+    draws = out.sample(500)
+    assert torch.equal(draws, draws.round())
+    assert float(out.quantile(0.7).value) % 1 == 0
 
 
 # Budgets of variance where shares are known in closed form or published.

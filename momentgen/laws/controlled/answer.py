@@ -125,7 +125,7 @@ class Answer:
         for place in self._outputs.real(beside=True):  # by the rows alone
             rows = self._outputs.of(place)
             estimates[place] = estimated(Rows(rows, torch.zeros_like(rows), torch.zeros_like(rows[:1]).movedim(0, 1)))
-        found = self._outputs.with_moments(estimates, {place: self._predictive(place) for place in self._linear})
+        found = self._outputs.with_moments(estimates, {place: self._predictive(place, few) for place in self._linear})
         if not runs.draws:
             return found
         for leaf in leaves_of(found):
@@ -145,8 +145,8 @@ class Answer:
             rest = rows.outputs - rows.linear
             return float(apart_from_others(rest - rest.mean(0)).sum())
 
-    def _predictive(self, place: int) -> OfOutput:
-        """The distribution of an output, by the rows so far and those that are asked for later."""
+    def _predictive(self, place: int, few: bool) -> OfOutput:
+        """The distribution of an output, by the rows so far and those that are asked for later; ``few`` has kinks."""
         linear = self._linear[place]
         size = self._outputs.flat(place, self._outputs.rows[0][place]).numel()
 
@@ -162,7 +162,7 @@ class Answer:
             drawn = None if drawn is None else drawn[:, part]
             others = without_groups(rows, drawn)
             groups = len(others)  # a jackknife, widened to Student's t
-            return Made(of_rows(rows, drawn), others, (groups - 1) ** 2 / max(groups - 3, 1))
+            return Made(of_rows(rows, drawn), others, (groups - 1) ** 2 / max(groups - 3, 1), few)
 
         def further(count: int) -> int:
             if count:

@@ -62,7 +62,8 @@ class Root:
 
     def drawn(self, rows: range) -> list[Tensor]:
         """The noise of each row."""
-        return [self.draws[row] if row in self.draws else drawn_beside(self.shape, self.var(), self.own) for row in rows]
+        drawn = (self.draws.get(row) for row in rows)
+        return [drawn_beside(self.shape, self.var(), self.own) if one is None else one for one in drawn]
 
 
 class _Value(NamedTuple):
@@ -130,9 +131,7 @@ class Common:
                 root.draws[row] = value - mean
             return self._began(value, root)
 
-    def drawn(
-        self, value: Tensor, noise: Tensor, var: float, scale: Callable[[], Tensor] | None, own: Own | None
-    ) -> Tensor:
+    def drawn(self, value: Tensor, noise: Tensor, var: float, scale: Computed | None, own: Own | None) -> Tensor:
         """A value that the network drew, and all examples have in common; where it is linearised, that with its noise.
 
         Args:
@@ -149,13 +148,7 @@ class Common:
             value = value - (noise if scale is None else noise * scale())
         return self._began(value, root, scale)
 
-    def _root(
-        self,
-        shape: torch.Size,
-        var: Callable[[], Any],
-        neighbour: Callable[[], Tensor | None],
-        own: Own | None = None,
-    ) -> Root:
+    def _root(self, shape: torch.Size, var: Callable[[], Any], neighbour: Between, own: Own | None = None) -> Root:
         """The next one of the present row."""
         place, self._next = self._next, self._next + 1
         if place == len(self._roots):

@@ -34,6 +34,10 @@ _BESIDE: Final = 32
 _STEPS, _NEAR_ENOUGH = 10, 0.1
 #: part of a tail that is looked at for the error of its quantile, at least
 _TAIL: Final = 0.25
+#: of an event that no row has met, half its highest probability at a confidence of 95 %, times the rows
+_UNMET: Final = 1.5
+#: decades by which draws are made wider, the part of σ by which rows are moved, and how far an event's step moves
+_WIDE, _BIT, _STEP = 3, 1e-6, 0.25
 #: part of chance that counts as an error where rows and surrogate agree
 _AGREE: Final = 0.5
 #: lower tails that are tried for the shortest interval, and those on each side that tell where it is
@@ -43,11 +47,12 @@ Function = Callable[[Tensor], Tensor]
 
 
 class Made(NamedTuple):
-    """A surrogate of some examples, others that are as likely, and by how much their spread is multiplied."""
+    """A surrogate of some examples, others as likely, by how much their spread is multiplied, and whether of kinks."""
 
     main: Surrogate
     others: list[Surrogate]
     factor: float
+    kinked: bool = False
 
 
 class Draws(NamedTuple):
@@ -151,6 +156,7 @@ class Expectations:
             correction, square = self._correction(main, function)
             value = value + correction
             reach = (every.amax(0) - every.amin(0)).clamp_min(1)  # an event that no draw meets may happen
+            share = share.maximum(_UNMET * self._unmet(made, function, values))
             square = square + jackknife.maximum((share * reach / len(main.rows)).square())
             # more draws where their own error would count, as that of rare events does: of each number by itself
             drawn_mean, drawn_square = torch.zeros_like(value), torch.zeros_like(value)
@@ -171,6 +177,18 @@ class Expectations:
                     sets.append(_by_sets(function(more)))
             return value + drawn_mean - sets[0].mean(0), (square + drawn_square).sqrt()
 
+    def _unmet(self, made: Made, function: Function, values: Tensor) -> Tensor:
+        """1 for events of exact values, which draws miss however wide, or rows moved a bit; for unmet ones at kinks."""
+        main = made.main
+        if main.at_rows is None:
+            return torch.zeros(())
+        some, rows = values[:: len(values) // LEAST], self._end(main.rows)
+        times = torch.logspace(0, _WIDE, len(some), dtype=values.dtype)[:, None, None]
+        wide, seen = function(values.mean(0) + (some - values.mean(0)) * times), function(rows).double()
+        moved = [function(rows + bit).double() - seen for bit in (-_BIT * rows.std(0), _BIT * rows.std(0))]
+        exact = (wide == wide[:1]).all(0) | (torch.cat(moved).abs() > _STEP).any(0)
+        return (exact | ((seen == seen[:1]).all(0) & made.kinked)).double()
+
     def _correction(self, main: Surrogate, function: Function) -> tuple[Tensor, Tensor]:
         """What the rows add to the surrogate's mean of a function, and the *variance* of that."""
         apart_by, chance = self._against(main, function)
@@ -185,7 +203,8 @@ class Expectations:
         count = len(main.rest)  # every remainder is beside as many rows, so that they cancel where all rows are alike
         number = min(count, _BESIDE)
         shifts = [(one * count) // number for one in range(number)]
-        expected = sum(function(self._end(main.at_rows + main.rest.roll(one, 0))).double() for one in shifts)
+        beside = (main.formed(main.at_rows + main.rest.roll(one, 0)) for one in shifts)
+        expected = sum(function(self._end(values)).double() for values in beside)
         difference = seen - expected / len(shifts)
         return difference.mean(0), difference.var(0) / count
 
@@ -226,8 +245,8 @@ def _by_sets(values: Tensor) -> Tensor:
 
 
 def below(place: Tensor, values: Tensor) -> Tensor:
-    """1 for each value that is at a place or below, else 0."""
-    return (values <= place).double()
+    """1 for each value below a place, 0 above, half at it: where draws agree, what lies on either side counts."""
+    return ((values < place).double() + (values <= place)) / 2
 
 
 def at(ordered: Tensor, probability: Tensor) -> Tensor:

@@ -24,8 +24,8 @@ OUTPUTS: Final = 64
 _SMALL: Final = 2**15
 #: which are worth their products where the outputs vary in at most so many directions
 _DIRECTIONS: Final = 24
-#: values of noise that are drawn for their law, at most, draws at least, and numbers in all draws and at once
-_DRAWN, _LEAST, _NUMBERS, _HELD = 2**18, 2**11, 2**28, 2**24
+#: draws of noise that is not normal, at least, and numbers in all of them and at once
+_LEAST, _NUMBERS, _HELD = 2**11, 2**28, 2**24
 #: bytes of derivatives by the sources that are computed at once: of small ones calls cost more than arithmetic
 _TOGETHER, _TOGETHER_ON_ACCELERATORS = 2**19, 2**26
 
@@ -81,21 +81,14 @@ class Linear:
         self.parts = [(source, rows) for source, rows in zip(usable, found, strict=True) if rows is not None]
 
     def law(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """The root of what is normal in A e, and up to so many draws of what is not, shape ``(count, batch, K)``.
-
-        Sources of more values than can be drawn often count as normal, the largest first.
-        """
-        normal, others, size = list[tuple[Source, Tensor]](), list[tuple[Source, Tensor]](), 1
-        for part in sorted(self.parts, key=lambda part: part[0].leaf.numel()):
-            drawn = not part[0].normal and size + part[0].leaf.numel() <= _DRAWN
-            (others if drawn else normal).append(part)
-            size += part[0].leaf.numel() if drawn else 0
-        if not others:
+        """The root of what is normal in A e, and up to so many draws of what is not, shape ``(count, batch, K)``."""
+        if all(source.normal for source, _ in self.parts):
             return self.root, None
-        stop = BESIDE + max(min(count, _NUMBERS // size), _LEAST)
-        step = max(_HELD // size, 1)
-        parts = [range(first, min(first + step, stop)) for first in range(BESIDE, stop, step)]
+        normal, others = ([part for part in self.parts if part[0].normal is one] for one in (True, False))
         batch, outputs = self._like.shape
+        size = max(sum(source.leaf.numel() for source, _ in others), 1)
+        step, stop = max(_HELD // size, 1), BESIDE + max(min(count, _NUMBERS // size), _LEAST)
+        parts = [range(first, min(first + step, stop)) for first in range(BESIDE, stop, step)]
         return self._root(batch, outputs, normal), torch.cat([self._of_rows(rows, others) for rows in parts])
 
     def _root(self, batch: int, count: int, parts: list[tuple[Source, Tensor]]) -> Tensor:

@@ -275,6 +275,10 @@ _OF_THEIR_OWN: Final[dict[str, tuple[float, float, Own | None]]] = {
 }
 
 
+#: values of an example that are drawn for their law, at most, and how many examples are; more values count as normal
+_DRAWN, _EXAMPLES = 2**14, 16
+
+
 def drawn(call: Call, common: Common) -> None:
     """Compute the result of a function that draws, with what it drew as a source where the network is linearised."""
     if call.name in ("dropout", "dropout1d", "dropout2d", "dropout3d"):
@@ -357,9 +361,7 @@ def _in_common(call: Call, common: Common, drawn: Tensor, of: Any) -> bool:
     )
 
 
-def _joined(
-    call: Call, common: Common, noise: Tensor, var: float, scale: Callable[[], Tensor] | None, own: Own | None
-) -> None:
+def _joined(call: Call, common: Common, noise: Tensor, var: float, scale: Tangent | None, own: Own | None) -> None:
     """Remember what a row drew; where the network is linearised, it is a source, that ``own`` draws if not normal."""
     state, rows, shape, batch = call.state, call.record.noise, noise.shape, common.batch
     if not state.phase.linearises:
@@ -379,7 +381,7 @@ def _joined(
         return [draw(row) for row in wanted]
 
     def source(leaf: Tensor) -> Source:
-        return Source(leaf, draws, var, normal=own is None)
+        return Source(leaf, draws, var, normal=own is None or size.numel() > _DRAWN * min(batch, _EXAMPLES))
 
     leaf = state.leaf(id(call.record), lambda: torch.zeros(size, dtype=call.out.dtype, device=noise.device), source)
     assert leaf is not None

@@ -104,10 +104,7 @@ class Runs:
             if noise.is_known:
                 self.state.follow(value)
         watched = slopes if self._watched else nullcontext()
-        with (
-            torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()),
-            watched,
-        ):
+        with torch.set_grad_enabled(self.state.keeps_graph and torch.is_grad_enabled()), watched:
             found = self.network.call(values, rows, slopes.common.weight)
         leaves, ends, form = self._leaves(slopes, found)
         if outputs.rows and self.facts.ends_alike and list(map(bool, ends)) != list(map(bool, outputs.ends)):

@@ -22,6 +22,8 @@ from momentgen.laws.controlled.estimate import Rows, fitted
 _GROUPS: Final = 8
 #: total degree of the polynomials, by the number of noisy values
 _DEGREES: Final = {2: 8, 3: 5}
+#: rows at least that show a bound, and parts of σ by which they are near it at most, and smooth parts apart at least
+_SATURATED, _ALIKE, _APART = 4, 0.001, 0.1
 #: terms of a polynomial, at most, per node
 _TERMS: Final = 0.9
 
@@ -38,6 +40,7 @@ class Surrogate(NamedTuple):
         share: the remainder's part of the *variance*, shape ``(B, K)``.
         order: of each row of a larger set its remainder here, -1 for none; None where these are all rows.  Versions
             without some rows then have the same remainders at most points.
+        form: bounds, infinite where there are none, and 1 for whole numbers, shape ``(3, B, K)``; None for any values.
     """
 
     dimensions: int
@@ -47,6 +50,7 @@ class Surrogate(NamedTuple):
     rows: Tensor
     share: Tensor
     order: Tensor | None = None
+    form: Tensor | None = None
 
     def draws(self, points: Tensor, uniform: Tensor) -> Tensor:
         """Outputs at normal points, shape ``(N, d)``; numbers in [0, 1), shape ``(N, 2)``, choose the remainders."""
@@ -55,7 +59,14 @@ class Surrogate(NamedTuple):
         if self.order is not None:
             own = self.order[chosen]
             chosen = torch.where(own < 0, ((place - chosen) * len(self.rest)).long(), own)
-        return self.smooth(points, uniform[:, 1]) + self.rest[chosen]
+        return self.formed(self.smooth(points, uniform[:, 1]) + self.rest[chosen])
+
+    def formed(self, values: Tensor) -> Tensor:
+        """Values within the bounds, and whole where all rows are."""
+        if self.form is None:
+            return values
+        least, largest, whole = self.form
+        return torch.where(whole > 0, values.round(), values).clamp(least, largest)
 
 
 def of_rows(rows: Rows, drawn: Tensor | None, shrunk: bool = True) -> Surrogate:
@@ -87,16 +98,20 @@ def of_rows(rows: Rows, drawn: Tensor | None, shrunk: bool = True) -> Surrogate:
     own = rest.square().mean(0)
     rest = rest * torch.where(own > 0, left / own.clamp_min(1e-300), 1).clamp(0.25, 4).sqrt()
 
+    total = var + found.rest
+    share = torch.where(total > 0, rest.square().mean(0) / total.clamp_min(1e-300), 0)
+    # without a linear part draws are the rows themselves: counts stay whole
+    alone = (var == 0) & found.mean.isfinite()
+    centre, rest = torch.where(alone, 0, found.mean), torch.where(alone, kept, rest)
+
     def smooth(points: Tensor, uniform: Tensor) -> Tensor:
         at = torch.einsum("nd,bdk->nbk", points, found.root)
         if found.drawn is not None:
             at = at + found.drawn[(uniform * len(found.drawn)).long()]
-        return found.mean + at + _bent(_standardised(at, std), bend)
+        return centre + at + _bent(_standardised(at, std), bend)
 
-    total = var + found.rest
-    share = torch.where(total > 0, rest.square().mean(0) / total.clamp_min(1e-300), 0)
-    at_rows = found.mean + linear + _bent(t, bend)
-    return Surrogate(found.root.shape[1], smooth, at_rows, rest, kept, share)
+    at_rows = centre + linear + _bent(t, bend)
+    return Surrogate(found.root.shape[1], smooth, at_rows, rest, kept, share, form=_form(kept, at_rows))
 
 
 def without_groups(rows: Rows, drawn: Tensor | None) -> list[Surrogate]:
@@ -149,7 +164,7 @@ def of_nodes(
         at_rows = smooth(points, points[:, 0])
         rest = rows - at_rows
     share = torch.where(total > 0, rest.square().mean(0) / total.clamp_min(1e-300), 0)
-    return Surrogate(nodes.shape[1], smooth, at_rows, rest, rows, share)
+    return Surrogate(nodes.shape[1], smooth, at_rows, rest, rows, share, form=_form(rows, at_rows))
 
 
 def meets(nodes: Tensor, outputs: Tensor, weights: list[Tensor], within: float) -> bool:
@@ -197,14 +212,23 @@ def merged(parts: list[Surrogate]) -> Surrogate:
         return torch.cat([value[: min(map(len, values))] for value in values], 1)
 
     at_rows = [part.at_rows for part in parts if part.at_rows is not None]
-    return Surrogate(
-        max(part.dimensions for part in parts),
-        smooth,
-        together(at_rows) if len(at_rows) == len(parts) else None,
-        together([part.rest for part in parts]),
-        together([part.rows for part in parts]),
-        torch.cat([part.share for part in parts]),
-    )
+    rows, every = together([part.rows for part in parts]), together(at_rows) if len(at_rows) == len(parts) else None
+    rest, share = together([part.rest for part in parts]), torch.cat([part.share for part in parts])
+    return Surrogate(max(part.dimensions for part in parts), smooth, every, rest, rows, share, form=_form(rows, every))
+
+
+def _form(rows: Tensor, smooth: Tensor | None) -> Tensor | None:
+    """Bounds on which some rows agree, and their smooth parts do not; and whether all rows are whole."""
+    if smooth is None:
+        return None
+    std, found = rows.std(0), [(rows == rows.round()).all(0).to(rows)]
+    for sign in (-1.0, 1.0):
+        end = (sign * rows).amax(0)
+        near = sign * rows >= end - _ALIKE * std
+        apart = torch.where(near, smooth, -torch.inf).amax(0) - torch.where(near, smooth, torch.inf).amin(0)
+        saturates = (near.sum(0) >= _SATURATED) & (apart > _APART * std)
+        found.insert(-1, sign * torch.where(saturates, end, torch.inf))
+    return torch.stack(found) if bool((found[0].isfinite() | found[1].isfinite() | (found[2] > 0)).any()) else None
 
 
 def _interpolation(place: Tensor, value: Tensor, cubic: bool) -> Callable[[Tensor, Tensor], Tensor]:
