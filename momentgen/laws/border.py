@@ -28,17 +28,7 @@ from momentgen.laws.debug import refuse as refuse_out_of_range
 from momentgen.laws.dispatch import RECORDING, explained
 from momentgen.laws.draws import STARTED, Draws, TracedDraws
 from momentgen.laws.law import Law, laws_in
-from momentgen.laws.methods import (
-    ALL,
-    DEFAULT,
-    TRACING,
-    Accuracy,
-    Method,
-    by_flag,
-    chosen,
-    current_method,
-    known,
-)
+from momentgen.laws.methods import ALL, DEFAULT, TRACING, Accuracy, Method, by_flag, chosen, current_method, known
 from momentgen.laws.nests import hidden, mapped
 from momentgen.laws.twins import OUTSIDE, check_flags
 from momentgen.laws.values import check, described, lower, remembered, with_sources

@@ -20,14 +20,7 @@ from momentgen.laws.law import Law, remember
 from momentgen.laws.numerics import normalise
 from momentgen.laws.numerics.maximum import maximum_of
 from momentgen.laws.numerics.root import at_least
-from momentgen.laws.programs import (
-    EXPANSIONS,
-    IDENTITIES,
-    own_programs_of,
-    programs_of,
-    reshapes,
-    same_value,
-)
+from momentgen.laws.programs import EXPANSIONS, IDENTITIES, own_programs_of, programs_of, reshapes, same_value
 from momentgen.laws.table import Entry
 
 
