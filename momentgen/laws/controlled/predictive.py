@@ -230,7 +230,8 @@ def _refuse_beyond(drawn: Tensor, tail: float, asked: str, main: Surrogate | Non
     if min(tail, 1 - tail) < least:
         raise InputError(
             f"{asked}: expected quantiles between {least:.2g} and {1 - least:.6g}, the range of {len(drawn)} draws. "
-            "For rarer ones ask for the probability of an event, out.probability(lambda y: y > limit)"
+            "Draws tell no rarer ones. Where the output may be taken for normal, torch.distributions.Normal(out.mean, "
+            "out.std).icdf has them"
         )
 
 
