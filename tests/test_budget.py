@@ -8,10 +8,10 @@ ROOT = Path(__file__).parents[1]
 
 #: lines of Python, at most
 BUDGETS = {
-    "momentgen": 54_070,
+    "momentgen": 54_080,
     "momentgen/compiler": 19_490,
     "momentgen/compiler/strategies": 7_130,
-    "momentgen/laws": 15_480,
+    "momentgen/laws": 15_490,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_070,
     "tests": 36_120,

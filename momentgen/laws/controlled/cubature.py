@@ -33,6 +33,7 @@ from momentgen.laws.controlled.shares import BY_DRAWS
 from momentgen.laws.controlled.state import OtherFactsError
 from momentgen.laws.controlled.surrogates import is_affine, meets, of_nodes
 from momentgen.laws.methods import Accuracy
+from momentgen.laws.notes import note_and_warn
 from momentgen.laws.numerics.root import square_root
 from momentgen.runtime import JointMoments, Moments
 from momentgen.runtime.one_thread import one_thread
@@ -132,11 +133,14 @@ def by_cubature(network: Network, spent: Accuracy, facts: Facts, roots: list[Ten
             break
     # noise that is further off may move an output that is the same at all nodes
     still = atoms is None and count > 1 and any(bool((one == one[0]).all(0).any()) for one in map(outputs.of, places))
-    allowed = spent.rtol if near or atoms is not None else max(spent.rtol, (4 * spent.max_rows) ** -0.5)
-    if still or error > _ALLOWED * allowed or outputs.decide():  # nodes count otherwise than draws
+    allowed = spent.rtol if near else max(spent.rtol, (4 * spent.max_rows) ** -0.5)
+    far = atoms is None and error > _ALLOWED * allowed  # draws know less of counts than all their levels do
+    if still or far or outputs.decide():  # nodes count otherwise than draws
         return None
     if error > spent.rtol * _AGREED and all(is_affine(moved, outputs.of(place)) for place in places):
         return None
+    if atoms is not None and error > spent.rtol:
+        note_and_warn("levels", f"controlled: levels of a count that are left out leave {error:.1%} of σ unknown")
     parts = list(map(_rounded, parts))
 
     used = len(nodes)
