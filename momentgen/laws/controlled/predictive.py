@@ -248,7 +248,9 @@ def _of_each(event: Event, values: Tensor) -> Tensor:
         found = torch.stack(each) if all(isinstance(one, Tensor) for one in each) else each[0]
     if not isinstance(found, Tensor) or found.dtype is not torch.bool:
         got = found.dtype if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"probability: expected an event that returns torch's booleans, as lambda y: y > 3, got {got}")
+        raise InputError(
+            f"probability: expected an event that returns booleans of torch, as lambda y: y > 3, got {got}"
+        )
     return found
 
 
