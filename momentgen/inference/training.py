@@ -234,8 +234,8 @@ class Trainer:
                 for group in self.optimizer.param_groups:
                     group["lr"] /= 3
             if warn:
-                found = f"the {'bound' if score is None else 'score'} has not settled after {epochs * per_epoch} steps"
-                self._warn(f"Trainer.settle: {found}", f"steps above {steps}")
+                what, taken = "bound" if score is None else "score", epochs * per_epoch
+                self._warn(f"Trainer.settle: the {what} has not settled after {taken} steps", f"steps above {steps}")
             return False
         finally:
             self._part = 1.0

@@ -221,7 +221,7 @@ class Op:
         return f"{self._doc}\n\n{described}" if self._doc else described
 
     def _accuracy_in_words(self) -> str:
-        """The certificates of all variants in words, as the lines of a documentation."""
+        """The certificates of all variants in words, for the docstring."""
         said = ""
         for variant in self.variants:
             try:

@@ -180,7 +180,7 @@ def _added(one: Moments, other: Moments, sign: float) -> Moments:
         if not _is_noise(value):
             raise InputError(
                 f"{'Moments + Moments' if sign > 0 else 'Moments - Moments'}: expected noise of momentgen.noisy, got "
-                "moments of which nothing says what noise they share. Write "
+                "moments, and nothing says what noise these share. Write "
                 f"momentgen.propagate(lambda a, b: a {'+' if sign > 0 else '-'} b, x, y), and where both are results "
                 "that share noise, make all three calls within momentgen.joint(). Where they share none, take "
                 "momentgen.noisy(x.mean, var=x.var)"

@@ -290,20 +290,20 @@ def _with_errors(found: list[list[Estimate]], near: bool) -> list[Estimate]:
         near: whether the last rules tell.  Else all do, of one value: rules in turn may agree on a jump by chance, and
             errors fall as the distance of nodes, or faster.
     """
-    made, sizes = [], torch.tensor(_INTERVALS[1 : len(found)])
+    made = []
     with torch.no_grad():
         for place, last in enumerate(found[-1]):
-            steps = [(before[place], after[place]) for before, after in itertools.pairwise(found)]
-
-            def of(name: str, steps: list[tuple[Estimate, Estimate]] = steps, last: Estimate = last) -> Tensor:
-                moved = torch.stack([(getattr(one, name) - getattr(other, name)).abs() for one, other in steps])
-                if near:
-                    return _of_differences(moved[-2:], _LEAST * last.std)
-                return (moved * (sizes / sizes[-1]).to(moved)[:, None, None]).amax(0)
-
-            std, mean = of("std"), of("mean")
+            every, least = [one[place] for one in found], _LEAST * last.std
+            moved = (torch.stack([getattr(one, name) for one in every]).diff(dim=0).abs() for name in ("std", "mean"))
+            std, mean = (_of_differences(one[-2:], least) if near else _of_all(one) for one in moved)
             made.append(last._replace(std_error=std.maximum(mean / 2), mean_error=mean.maximum(std / 2)))
     return made
+
+
+def _of_all(differences: Tensor) -> Tensor:
+    """The largest that one of all differences of trapezoidal rules tells of the last rule."""
+    sizes = torch.tensor(_INTERVALS[1 : len(differences) + 1]).to(differences)
+    return (differences * (sizes / sizes[-1])[:, None, None]).amax(0)
 
 
 def _of_differences(differences: Tensor, least: Tensor) -> Tensor:

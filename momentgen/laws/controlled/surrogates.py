@@ -176,9 +176,9 @@ def meets(nodes: Tensor, outputs: Tensor, weights: list[Tensor], within: float) 
         weights: of each rule, with the sum 1.
         within: to which part of the standard deviation.
     """
-    first, share, values = len(nodes) - len(weights[-1]), weights[-1][:, None, None], outputs.detach().double()
+    first, values = len(nodes) - len(weights[-1]), outputs.detach().double()
     found = of_nodes(nodes[:first], values[:first], torch.cat(weights[:-1]))
-    last, share = values[first:], share.to(values)
+    last, share = values[first:], weights[-1][:, None, None].to(values)
     var = (share * (last - (share * last).sum(0)).square()).sum(0)
     off = (share * (last - found.smooth(nodes[first:], nodes[first:, 0])).square()).sum(0)
     rounding = 100 * torch.finfo(outputs.dtype).eps * values.abs().amax(0)

@@ -43,7 +43,7 @@ def fine_core(order: int) -> Polynomial:
 class FineWriter:
     """Writes outputs or partials on a graph with inputs ``mean`` and ``var``.
 
-    ``v`` is the variance, raised to the smallest one that the polynomials serve.
+    ``v`` is the variance.  Below the range of the polynomials it is the lower end of that range.
     """
 
     def __init__(self, graph: Graph, f: Activation, surfaces: FineSurfaces, v: Real) -> None:

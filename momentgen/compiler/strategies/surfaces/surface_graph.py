@@ -104,7 +104,7 @@ class SurfaceWriter:
 
     Args:
         point: f as an expression, written for v = 0; None where it has no form for that.
-        v: the variance, raised to the smallest one that the polynomials serve.
+        v: the variance; below the range of the polynomials the lower end of that range.
     """
 
     def __init__(
