@@ -17,6 +17,8 @@ from op_pages import op_pages, op_uris
 from page_code import PageError, run_page
 from result_pages import result_files, result_pages
 
+import momentgen
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 #: files of the repository that are pages of the site
@@ -61,7 +63,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Run the code of a page, and let its links lead to pages of the site.
+    """Run the code of a page, write the table of supported functions, and let links lead to pages of the site.
 
     Raises:
         PluginError: if the code fails, or prints other than the page says.
@@ -74,6 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             markdown = run_page(markdown, source)
         except PageError as error:
             raise PluginError(str(error)) from error
+    markdown = markdown.replace("<!-- momentgen.support() -->", momentgen.support())
     return re.sub(
         r"(\]\()(?!\w+:)([^)#\s]+)", lambda link: link[1] + _uri(link[2], source, page.file.src_uri), markdown
     )

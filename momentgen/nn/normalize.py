@@ -137,6 +137,10 @@ class AnalyticNormalization(Module):
         var: the data's variance, likewise.
 
     Both become buffers of the dtype and on the device of the network's parameters.
+
+    >>> from momentgen import nn
+    >>> net = nn.Sequential(nn.Conv2d(1, 32, 5, bias=False), nn.Normalize(32), nn.LeakyReLU())
+    >>> net = nn.AnalyticNormalization(net, mean=0.1307, var=0.0949)
     """
 
     def __init__(self, network: torch.nn.Module, mean: Tensor | float, var: Tensor | float) -> None:
