@@ -3,13 +3,13 @@
 Each Python gets an empty environment and a wheel of momentgen.  pip downloads first, then installs from these files
 alone, and README's first code runs.  The first call of ``gelu`` is timed in processes of their own, with an empty cache
 of kernels: with this machine's PATH, and with an empty one, where no compiler can be found.  Imports and calls are in
-processor seconds.
+processor seconds.  Then pip removes momentgen and builds it from the sources, and README's code runs again.
 
     make wheels
-    python benchmarks/install.py dist/*.whl --python python3.11 python3.13
+    python benchmarks/install.py dist/*.whl --sources dist/any/*.tar.gz --python python3.11 python3.13
 
-pip's own settings choose torch's build: PIP_CONSTRAINT names a file with `torch==2.13.0+cpu`.  Results of other builds
-stay in the file.
+pip installs torch because momentgen asks for it.  Its own settings choose the build: PIP_CONSTRAINT names a file with
+`torch==2.13.0+cpu`.  Results of other builds stay in the file.
 """
 
 from __future__ import annotations
@@ -23,16 +23,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-#: what `pip install momentgen` brought before there were extras, beyond what it brings now
-FORMERLY = [
-    "mpmath>=1.3",
-    "python-flint>=0.6",
-    "rich>=13",
-    "scikit-learn>=1.6",
-    "scipy>=1.11",
-    "sympy>=1.12",
-    "typer>=0.12",
-]
 TURNS = 3
 
 _FIRST = """
@@ -70,6 +60,7 @@ print(time.process_time() - begun)
 _BUILD = """
 import platform, torch
 print(f"{platform.python_version()}, torch for {'CUDA' if torch.version.cuda else 'the CPU'}")
+print(torch.__version__)
 """
 
 
@@ -78,19 +69,21 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path)
+    parser.add_argument("--sources", type=Path, required=True, help="the archive of the sources")
     parser.add_argument("--python", nargs="+", default=["python3"], help="interpreters, each by its command")
     asked = parser.parse_args()
     found = {}
     for python in asked.python:
         with tempfile.TemporaryDirectory() as folder:
-            one = measured(python, asked.wheel.resolve(), Path(folder))
+            one = measured(python, asked.wheel.resolve(), asked.sources.resolve(), Path(folder))
         found[one.pop("build")] = one
         console.print_json(data=one)
     known = json.loads((RESULTS / "install.json").read_text())["found"]
-    save("install", {"environment": environment(), "wheel": asked.wheel.stat().st_size, "found": {**known, **found}})
+    sizes = {"wheel": asked.wheel.stat().st_size, "sources": asked.sources.stat().st_size}
+    save("install", {"environment": environment(), **sizes, "found": {**known, **found}})
 
 
-def measured(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
+def measured(python: str, wheel: Path, sources: Path, folder: Path) -> dict[str, Any]:
     """All figures of one interpreter."""
     from _fresh import Fresh
 
@@ -102,7 +95,7 @@ def measured(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {"download": fresh.download(str(wheel))}
     found["install after the download"] = fresh.install(str(wheel))
-    found["build"] = fresh.run("-c", _BUILD).strip()
+    found["build"], found["torch"] = fresh.run("-c", _BUILD).splitlines()
     sizes = fresh.sizes()
     found["of it byte-compiling"] = {
         name: round(float(fresh.run("-c", _COMPILE, name)), 1) for name in ("torch", "sympy", "numpy", "momentgen")
@@ -112,12 +105,11 @@ def measured(python: str, wheel: Path, folder: Path) -> dict[str, Any]:
     found["README's code without PATH"] = fresh.timed("readme.py", PATH="", CC="")
     found["with PATH"], found["without PATH"] = first_call(), first_call(PATH="", CC="")
     found["compiled here"] = sorted(path.name for path in folder.glob("cache/*.so"))
-    fresh.run("-m", "pip", "install", "--quiet", *FORMERLY)
-    formerly = fresh.sizes()
     found["bytes"] = dict(sorted(sizes.items(), key=lambda each: -each[1]))
     found["bytes in all"] = sum(sizes.values())
-    found["bytes that went"] = {name: size for name, size in formerly.items() if name not in sizes}
-    found["bytes in all before"] = sum(formerly.values())
+    fresh.run("-m", "pip", "uninstall", "--quiet", "--yes", "momentgen")
+    found["install of the sources"] = fresh.timed("-m", "pip", "install", "--quiet", str(sources))
+    found["README's code from the sources"] = fresh.timed("readme.py")
     return found
 
 
