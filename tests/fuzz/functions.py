@@ -199,174 +199,134 @@ def _movement(name: str) -> list[Template]:
 
 # ------------------------------------------------------- arithmetic, products, reductions
 
+
+def _calls(*rows: str) -> list[Template]:
+    """Templates of rows ``effect: text``, or ``effect: text | part``."""
+    pairs = [row.split(": ", 1) for row in rows]
+    return [Template(text, effect, *part) for effect, rest in pairs for text, *part in [rest.split(" | ")]]
+
+
 _ARITHMETIC = {
-    "add": [
-        Template("{x} + 0.5", "scaled"), Template("{x} + {y}", "add"), Template("torch.add({x}, {y}, alpha=-2)", "add"),
-        Template("{o} = {x}.clone()\n{o} += {y}", "add"), Template("{o} = {x}.clone()\n{o}.add_(1)", "scaled"),
-    ],
-    "sub": [Template("{x} - {y}", "add"), Template("{x}.sub(0.3)", "scaled")],
-    "rsub": [Template("1 - {x}", "scaled"), Template("torch.rsub({x}, {y})", "add")],
-    "mul": [
-        Template("{x} * {y}", "mul"), Template("{x} * 1.5", "scaled"), Template("{x}.multiply({y})", "mul"),
-        Template("{o} = {x}.clone()\n{o} *= {y}", "mul"), Template("{o} = {x}.clone()\n{o}.mul_({y})", "mul"),
-        Template("{x} * {w}", "scaled", "torch.linspace(-1, 1, {last})"),
-    ],
-    "div": [
-        Template("{x} / 2", "scaled"), Template("{x} / ({y} * {y} + 1.5)", "mul"),
-        Template("-{x}**2 / 2", "pointwise"),
-    ],
-    "rdiv": [Template("1 / ({x} * {x} + 1.5)", "pointwise")],
-    "neg": [Template("-{x}", "scaled"), Template("{x}.negative()", "scaled")],
+    "add": _calls("scaled: {x} + 0.5", "add: {x} + {y}", "add: torch.add({x}, {y}, alpha=-2)",
+        "add: {o} = {x}.clone()\n{o} += {y}", "scaled: {o} = {x}.clone()\n{o}.add_(1)"),
+    "sub": _calls("add: {x} - {y}", "scaled: {x}.sub(0.3)"),
+    "rsub": _calls("scaled: 1 - {x}", "add: torch.rsub({x}, {y})"),
+    "mul": _calls("mul: {x} * {y}", "scaled: {x} * 1.5", "mul: {x}.multiply({y})",
+        "mul: {o} = {x}.clone()\n{o} *= {y}", "mul: {o} = {x}.clone()\n{o}.mul_({y})",
+        "scaled: {x} * {w} | torch.linspace(-1, 1, {last})"),
+    "div": _calls("scaled: {x} / 2", "mul: {x} / ({y} * {y} + 1.5)", "pointwise: -{x}**2 / 2"),
+    "rdiv": _calls("pointwise: 1 / ({x} * {x} + 1.5)"),
+    "neg": _calls("scaled: -{x}", "scaled: {x}.negative()"),
 }  # fmt: skip
 
 _AFFINE = {
     "linear": [Template("{w}({x})", "linear", f"nn.Linear({{last}}, {m})") for m in (1, 2, 3)],
-    "conv1d": [Template("{w}({x})", "linear", "nn.Conv1d({channels}, 2, 2, padding=1)")],
-    "conv2d": [Template("{w}({x})", "linear", "nn.Conv2d({channels}, 2, 2, padding=1)")],
-    "conv3d": [Template("{w}({x}.unsqueeze(-1))", "linear", "nn.Conv3d({channels}, 2, 1)")],
-    "conv_transpose1d": [Template("{w}({x})", "linear", "nn.ConvTranspose1d({channels}, 2, 2)")],
-    "conv_transpose2d": [Template("{w}({x})", "linear", "nn.ConvTranspose2d({channels}, 2, 2)")],
-    "conv_transpose3d": [Template("{w}({x}.unsqueeze(-1))", "linear", "nn.ConvTranspose3d({channels}, 2, 1)")],
-    "avg_pool1d": [Template("F.avg_pool1d({x}, 2)", "linear")],
-    "avg_pool2d": [Template("F.avg_pool2d({x}, 2, 1)", "linear")],
-    "avg_pool3d": [Template("F.avg_pool3d({x}.unsqueeze(-1), (2, 1, 1))", "linear")],
-    "adaptive_avg_pool1d": [Template("F.adaptive_avg_pool1d({x}, 1)", "linear")],
-    "adaptive_avg_pool2d": [Template("F.adaptive_avg_pool2d({x}, 1)", "linear")],
-    "adaptive_avg_pool3d": [Template("F.adaptive_avg_pool3d({x}.unsqueeze(-1), 1)", "linear")],
-    "mean": [
-        Template("{x}.mean({d})", "linear"),
-        Template("{x}.mean({d}, keepdim=True)", "linear"),
-        Template("{whole}.mean()", "linear"),
-    ],
-    "sum": [Template("{x}.sum({d})", "linear"), Template("{x}.sum(-1, keepdim=True)", "linear")],
-    "cumsum": [Template("{x}.cumsum({d})", "linear")],
-    "diff": [Template("torch.diff({x}, dim={d})", "linear")],
-    "interpolate": [Template("F.interpolate({x}, scale_factor=2, mode='nearest')", "repeated")],
-    "pad": [Template("F.pad({x}, (1, 0))", "masked"), Template("F.pad({x}, (1, 1), mode='replicate')", "repeated")],
-    "embedding_bag": [
-        Template("{x} + {w}(torch.zeros(1, 2, dtype=torch.long))[0, :1]", "scaled", "nn.EmbeddingBag(3, 2)")
-    ],
-    "fold": [Template("F.fold({x}.reshape({x}.shape[0], -1, 1), (2, 1), (2, 1))", "moved")],
-}
+    "conv1d": _calls("linear: {w}({x}) | nn.Conv1d({channels}, 2, 2, padding=1)"),
+    "conv2d": _calls("linear: {w}({x}) | nn.Conv2d({channels}, 2, 2, padding=1)"),
+    "conv3d": _calls("linear: {w}({x}.unsqueeze(-1)) | nn.Conv3d({channels}, 2, 1)"),
+    "conv_transpose1d": _calls("linear: {w}({x}) | nn.ConvTranspose1d({channels}, 2, 2)"),
+    "conv_transpose2d": _calls("linear: {w}({x}) | nn.ConvTranspose2d({channels}, 2, 2)"),
+    "conv_transpose3d": _calls("linear: {w}({x}.unsqueeze(-1)) | nn.ConvTranspose3d({channels}, 2, 1)"),
+    "avg_pool1d": _calls("linear: F.avg_pool1d({x}, 2)"),
+    "avg_pool2d": _calls("linear: F.avg_pool2d({x}, 2, 1)"),
+    "avg_pool3d": _calls("linear: F.avg_pool3d({x}.unsqueeze(-1), (2, 1, 1))"),
+    "adaptive_avg_pool1d": _calls("linear: F.adaptive_avg_pool1d({x}, 1)"),
+    "adaptive_avg_pool2d": _calls("linear: F.adaptive_avg_pool2d({x}, 1)"),
+    "adaptive_avg_pool3d": _calls("linear: F.adaptive_avg_pool3d({x}.unsqueeze(-1), 1)"),
+    "mean": _calls("linear: {x}.mean({d})", "linear: {x}.mean({d}, keepdim=True)", "linear: {whole}.mean()"),
+    "sum": _calls("linear: {x}.sum({d})", "linear: {x}.sum(-1, keepdim=True)"),
+    "cumsum": _calls("linear: {x}.cumsum({d})"),
+    "diff": _calls("linear: torch.diff({x}, dim={d})"),
+    "interpolate": _calls("repeated: F.interpolate({x}, scale_factor=2, mode='nearest')"),
+    "pad": _calls("masked: F.pad({x}, (1, 0))", "repeated: F.pad({x}, (1, 1), mode='replicate')"),
+    "embedding_bag": _calls("scaled: {x} + {w}(torch.zeros(1, 2, dtype=torch.long))[0, :1] | nn.EmbeddingBag(3, 2)"),
+    "fold": _calls("moved: F.fold({x}.reshape({x}.shape[0], -1, 1), (2, 1), (2, 1))"),
+}  # fmt: skip
 
 _PRODUCT = {
-    "linalg_vecdot": [
-        Template("torch.linalg.vecdot({x}, {y})", "product"),
-        Template("torch.linalg.vecdot({x}, {x})", "statistic"),
-    ],
-    "vdot": [Template("torch.vdot({whole}, {y})", "product"), Template("torch.vdot({whole}, {whole})", "statistic")],
-    "cross": [Template("torch.linalg.cross({x}, {y})", "product")],
-    "kron": [Template("torch.kron({whole}, {y})", "product")],
-    "chain_matmul": [Template("torch.chain_matmul({whole}, {w}.weight)", "linear", "nn.Linear(2, {last})")],
-    "linalg_multi_dot": [
-        Template("torch.linalg.multi_dot([{whole}, {w}.weight, {w}.weight.mT])", "linear", "nn.Linear(2, {last})"),
-        Template("torch.linalg.multi_dot([{whole}, {y}])", "product"),
-    ],
-    "matmul": [
-        Template("{x} @ {w}.weight", "linear", "nn.Linear(2, {last})"),
-        Template("{w}.weight @ {matrix}.mT", "linear", "nn.Linear({last}, 2)"),
-        Template("{x}.unsqueeze(-2) @ {y}.unsqueeze(-1)", "product"),
-        Template("{x}.unsqueeze(-2) @ {x}.unsqueeze(-1)", "statistic"),
-        Template("{matrix} @ {matrix}.mT", "statistic"),
-        Template("{x} @ {y}", "product"),
-    ],
-    "rmatmul": [Template("{matrix}.__rmatmul__({w}.weight)", "linear", "nn.Linear({penultimate}, 2)")],
-    "mm": [Template("torch.mm({whole}, {w}.weight)", "linear", "nn.Linear(2, {last})")],
-    "bmm": [
-        Template("torch.bmm({x}, {y})", "product"),
-        Template("torch.bmm({x}, {x}.mT)", "statistic"),
-        Template("torch.bmm({x}[:, None], {x}[:, :, None])", "statistic"),
-    ],
-    "mv": [Template("{w}.weight.mv({whole})", "linear", "nn.Linear({last}, 2)")],
-    "dot": [Template("torch.dot({whole}, {whole})", "statistic"), Template("torch.dot({whole}, {y})", "product")],
-    "inner": [
-        Template("torch.inner({x}, {w}.weight)", "linear", "nn.Linear({last}, 2)"),
-        Template("torch.inner({whole}, {whole})", "statistic"),
-    ],
-    "outer": [Template("torch.outer({whole}, {y})", "product"), Template("torch.outer({whole}, {whole})", "mixed")],
-    "einsum": [
-        Template("torch.einsum('...i,...i->...', {x}, {y})", "product"),
-        Template("torch.einsum('...i,...i->...', {x}, {x})", "statistic"),
-        Template("torch.einsum('...i,oi->...o', {x}, {w}.weight)", "linear", "nn.Linear({last}, 2)"),
-    ],
-    "bilinear": [
-        Template("{w}({x}, {y})", "product", "nn.Bilinear({last}, {last}, 2)"),
-        Template("{w}({x}, {x})", "mixed", "nn.Bilinear({last}, {last}, 2)"),
-    ],
-    "tensordot": [
-        Template("torch.tensordot({x}, {w}.weight, dims=([-1], [-1]))", "linear", "nn.Linear({last}, 2)"),
-        Template("torch.tensordot({whole}, {whole}, dims={rank})", "statistic"),
-    ],
-}
+    "linalg_vecdot": _calls("product: torch.linalg.vecdot({x}, {y})", "statistic: torch.linalg.vecdot({x}, {x})"),
+    "vdot": _calls("product: torch.vdot({whole}, {y})", "statistic: torch.vdot({whole}, {whole})"),
+    "cross": _calls("product: torch.linalg.cross({x}, {y})"),
+    "kron": _calls("product: torch.kron({whole}, {y})"),
+    "chain_matmul": _calls("linear: torch.chain_matmul({whole}, {w}.weight) | nn.Linear(2, {last})"),
+    "linalg_multi_dot": _calls(
+        "linear: torch.linalg.multi_dot([{whole}, {w}.weight, {w}.weight.mT]) | nn.Linear(2, {last})",
+        "product: torch.linalg.multi_dot([{whole}, {y}])"),
+    "matmul": _calls("linear: {x} @ {w}.weight | nn.Linear(2, {last})",
+        "linear: {w}.weight @ {matrix}.mT | nn.Linear({last}, 2)", "product: {x}.unsqueeze(-2) @ {y}.unsqueeze(-1)",
+        "statistic: {x}.unsqueeze(-2) @ {x}.unsqueeze(-1)", "statistic: {matrix} @ {matrix}.mT", "product: {x} @ {y}"),
+    "rmatmul": _calls("linear: {matrix}.__rmatmul__({w}.weight) | nn.Linear({penultimate}, 2)"),
+    "mm": _calls("linear: torch.mm({whole}, {w}.weight) | nn.Linear(2, {last})"),
+    "bmm": _calls("product: torch.bmm({x}, {y})", "statistic: torch.bmm({x}, {x}.mT)",
+        "statistic: torch.bmm({x}[:, None], {x}[:, :, None])"),
+    "mv": _calls("linear: {w}.weight.mv({whole}) | nn.Linear({last}, 2)"),
+    "dot": _calls("statistic: torch.dot({whole}, {whole})", "product: torch.dot({whole}, {y})"),
+    "inner": _calls("linear: torch.inner({x}, {w}.weight) | nn.Linear({last}, 2)",
+        "statistic: torch.inner({whole}, {whole})"),
+    "outer": _calls("product: torch.outer({whole}, {y})", "mixed: torch.outer({whole}, {whole})"),
+    "einsum": _calls("product: torch.einsum('...i,...i->...', {x}, {y})",
+        "statistic: torch.einsum('...i,...i->...', {x}, {x})",
+        "linear: torch.einsum('...i,oi->...o', {x}, {w}.weight) | nn.Linear({last}, 2)"),
+    "bilinear": _calls("product: {w}({x}, {y}) | nn.Bilinear({last}, {last}, 2)",
+        "mixed: {w}({x}, {x}) | nn.Bilinear({last}, {last}, 2)"),
+    "tensordot": _calls("linear: torch.tensordot({x}, {w}.weight, dims=([-1], [-1])) | nn.Linear({last}, 2)",
+        "statistic: torch.tensordot({whole}, {whole}, dims={rank})"),
+}  # fmt: skip
 
 _MAXIMUM = {
     **{
         name: [Template(f"torch.{name}({{x}}, {{y}})", "larger"), Template(f"torch.{name}({{x}}, -{{x}})", "pointwise")]
         for name in ("maximum", "minimum", "fmax", "fmin")
     },
-    "max": [
-        Template("{x}.max({d}).values", "statistic"), Template("{x}.max({d})[0]", "statistic"),
-        Template("{whole}.max()", "statistic"),
-        Template("torch.max({x}, {y})", "larger"),
-    ],
-    "min": [Template("{x}.min({d}, keepdim=True)[0]", "statistic"), Template("torch.min({x}, {y})", "larger")],
-    "amax": [Template("{x}.amax({d})", "statistic"), Template("{x}.amax(-1, keepdim=True)", "statistic")],
-    "amin": [Template("{x}.amin({d})", "statistic")],
-    "max_pool1d": [Template("F.max_pool1d({x}, 2)", "statistic")],
-    "max_pool2d": [Template("F.max_pool2d({x}, 2)", "statistic"), Template("F.max_pool2d({x}, 3, 1, 1)", "statistic")],
-    "max_pool3d": [Template("F.max_pool3d({x}.unsqueeze(-1), (2, 2, 1))", "statistic")],
-    "adaptive_max_pool1d": [Template("F.adaptive_max_pool1d({x}, 1)", "statistic")],
-    "adaptive_max_pool2d": [Template("F.adaptive_max_pool2d({x}, 1)", "statistic")],
-    "adaptive_max_pool3d": [Template("F.adaptive_max_pool3d({x}.unsqueeze(-1), 1)", "statistic")],
+    "max": _calls("statistic: {x}.max({d}).values", "statistic: {x}.max({d})[0]", "statistic: {whole}.max()",
+        "larger: torch.max({x}, {y})"),
+    "min": _calls("statistic: {x}.min({d}, keepdim=True)[0]", "larger: torch.min({x}, {y})"),
+    "amax": _calls("statistic: {x}.amax({d})", "statistic: {x}.amax(-1, keepdim=True)"),
+    "amin": _calls("statistic: {x}.amin({d})"),
+    "max_pool1d": _calls("statistic: F.max_pool1d({x}, 2)"),
+    "max_pool2d": _calls("statistic: F.max_pool2d({x}, 2)", "statistic: F.max_pool2d({x}, 3, 1, 1)"),
+    "max_pool3d": _calls("statistic: F.max_pool3d({x}.unsqueeze(-1), (2, 2, 1))"),
+    "adaptive_max_pool1d": _calls("statistic: F.adaptive_max_pool1d({x}, 1)"),
+    "adaptive_max_pool2d": _calls("statistic: F.adaptive_max_pool2d({x}, 1)"),
+    "adaptive_max_pool3d": _calls("statistic: F.adaptive_max_pool3d({x}.unsqueeze(-1), 1)"),
 }  # fmt: skip
 
 # --------------------------------------------------- noise, statistics, what is written over others
 
 _NOISE = {
-    "dropout": [Template("F.dropout({x}, 0.3, True)", "noise"), Template("F.dropout({w}.weight[0], 0.4, True) * {x}",
-                "noise", "nn.Linear({last}, 1)"), Template("nn.Dropout(0.5)({x})", "noise")],
-    "dropout1d": [
-        Template("F.dropout1d({x}, 0.3, True)", "noise_in_common"),
-        Template("{x} + F.dropout1d({w}.weight, 0.3, True)[0]", "noise_in_common", "nn.Linear({last}, 1)"),
-    ],
-    "dropout2d": [Template("F.dropout2d({x}, 0.3, True)", "noise_in_common")],
-    "dropout3d": [Template("F.dropout3d({x}.unsqueeze(-1), 0.3, True)", "noise_in_common")],
-    "alpha_dropout": [Template("F.alpha_dropout({x}, 0.3, True)", "noise")],
-    "feature_alpha_dropout": [Template("F.feature_alpha_dropout({x}, 0.3, True)", "noise_in_common")],
-    "rrelu": [Template("F.rrelu({x}, 0.1, 0.4, True)", "random_slope")],
-    "randn_like": [
-        Template("{x} + 0.4 * torch.randn_like({x})", "noise"),
-        Template("{x} + 0.5 * torch.randn_like({w}.weight[0])", "noise_in_common", "nn.Linear({last}, 1)"),
-        Template("{x} + 0.5 * torch.randn({last}, dtype={x}.dtype)", "noise_in_common"),
-        Template("{x} + torch.normal({w}.weight[0], 0.3)", "noise_in_common", "nn.Linear({last}, 1)"),
-    ],
-    "rand_like": [
-        Template("{x} * torch.rand_like({x})", "noise"),
-        Template("{x} + torch.rand({last}, dtype={x}.dtype)", "noise_in_common"),
-    ],
-    "bernoulli": [
-        Template("{x} * torch.bernoulli(torch.full_like({x}, 0.4))", "noise"),
-        Template("{x} * torch.bernoulli({w}.weight[0].sigmoid())", "noise_in_common", "nn.Linear({last}, 1)"),
-    ],
-    "bernoulli_": [Template("{x} * torch.zeros_like({x}).bernoulli_(0.4)", "noise")],
-    "normal_": [
-        Template("{x} + torch.zeros_like({x}).normal_(0.2, 0.3)", "noise"),
-        Template("{x} + torch.empty({last}, dtype={x}.dtype).normal_()", "noise_in_common"),
-    ],
-    "uniform_": [Template("{x} + torch.zeros_like({x}).uniform_(-0.5, 0.5)", "noise")],
-    "randint_like": [Template("{x} + torch.randint_like({x}, 0, 3)", "noise")],
+    "dropout": _calls("noise: F.dropout({x}, 0.3, True)",
+        "noise: F.dropout({w}.weight[0], 0.4, True) * {x} | nn.Linear({last}, 1)", "noise: nn.Dropout(0.5)({x})"),
+    "dropout1d": _calls("noise_in_common: F.dropout1d({x}, 0.3, True)",
+        "noise_in_common: {x} + F.dropout1d({w}.weight, 0.3, True)[0] | nn.Linear({last}, 1)"),
+    "dropout2d": _calls("noise_in_common: F.dropout2d({x}, 0.3, True)"),
+    "dropout3d": _calls("noise_in_common: F.dropout3d({x}.unsqueeze(-1), 0.3, True)"),
+    "alpha_dropout": _calls("noise: F.alpha_dropout({x}, 0.3, True)"),
+    "feature_alpha_dropout": _calls("noise_in_common: F.feature_alpha_dropout({x}, 0.3, True)"),
+    "rrelu": _calls("random_slope: F.rrelu({x}, 0.1, 0.4, True)"),
+    "randn_like": _calls("noise: {x} + 0.4 * torch.randn_like({x})",
+        "noise_in_common: {x} + 0.5 * torch.randn_like({w}.weight[0]) | nn.Linear({last}, 1)",
+        "noise_in_common: {x} + 0.5 * torch.randn({last}, dtype={x}.dtype)",
+        "noise_in_common: {x} + torch.normal({w}.weight[0], 0.3) | nn.Linear({last}, 1)"),
+    "rand_like": _calls("noise: {x} * torch.rand_like({x})",
+        "noise_in_common: {x} + torch.rand({last}, dtype={x}.dtype)"),
+    "bernoulli": _calls("noise: {x} * torch.bernoulli(torch.full_like({x}, 0.4))",
+        "noise_in_common: {x} * torch.bernoulli({w}.weight[0].sigmoid()) | nn.Linear({last}, 1)"),
+    "bernoulli_": _calls("noise: {x} * torch.zeros_like({x}).bernoulli_(0.4)"),
+    "normal_": _calls("noise: {x} + torch.zeros_like({x}).normal_(0.2, 0.3)",
+        "noise_in_common: {x} + torch.empty({last}, dtype={x}.dtype).normal_()"),
+    "uniform_": _calls("noise: {x} + torch.zeros_like({x}).uniform_(-0.5, 0.5)"),
+    "randint_like": _calls("noise: {x} + torch.randint_like({x}, 0, 3)"),
 }  # fmt: skip
 
 _NORMALISE = {
-    "layer_norm": [Template("F.layer_norm({x}, {x}.shape[-1:])", "statistic"), Template("{w}({x})", "statistic",
-                   "nn.LayerNorm({last})")],
-    "rms_norm": [Template("F.rms_norm({x}, {x}.shape[-1:])", "statistic")],
-    "group_norm": [Template("F.group_norm({x}, 1)", "statistic")],
-    "instance_norm": [Template("F.instance_norm({x})", "statistic")],
+    "layer_norm": _calls("statistic: F.layer_norm({x}, {x}.shape[-1:])", "statistic: {w}({x}) | nn.LayerNorm({last})"),
+    "rms_norm": _calls("statistic: F.rms_norm({x}, {x}.shape[-1:])"),
+    "group_norm": _calls("statistic: F.group_norm({x}, 1)"),
+    "instance_norm": _calls("statistic: F.instance_norm({x})"),
     "batch_norm": [
         Template("{w}({x})", "scaled", f"nn.BatchNorm{k}d({{channels}})") for k in (1, 2)
     ],
-    "normalize": [Template("F.normalize({x}, dim={d})", "statistic")],
+    "normalize": _calls("statistic: F.normalize({x}, dim={d})"),
 }  # fmt: skip
 
 _SOFTMAX = {
@@ -376,18 +336,18 @@ _SOFTMAX = {
 }  # fmt: skip
 
 _STATISTIC = {
-    "var": [Template("{x}.var({d})", "statistic"), Template("{x}.var(-1, unbiased=False)", "statistic")],
-    "std": [Template("{x}.std({d})", "statistic")],
-    "var_mean": [Template("torch.var_mean({x}, {d})[0]", "statistic")],
-    "std_mean": [Template("torch.std_mean({x}, {d})[1]", "linear")],
-    "norm": [Template("{x}.norm(dim={d})", "statistic")],
-    "vector_norm": [Template("torch.linalg.vector_norm({x}, dim={d})", "statistic")],
-    "lp_pool1d": [Template("F.lp_pool1d({x}, 2, 2)", "statistic")],
-    "lp_pool2d": [Template("F.lp_pool2d({x}, 2, 2)", "statistic")],
-    "lp_pool3d": [Template("F.lp_pool3d({x}.unsqueeze(-1), 2, (2, 2, 1))", "statistic")],
-    "logsumexp": [Template("{x}.logsumexp({d})", "statistic")],
-    "prod": [Template("{x}.prod({d})", "statistic"), Template("{whole}.prod()", "statistic")],
-}
+    "var": _calls("statistic: {x}.var({d})", "statistic: {x}.var(-1, unbiased=False)"),
+    "std": _calls("statistic: {x}.std({d})"),
+    "var_mean": _calls("statistic: torch.var_mean({x}, {d})[0]"),
+    "std_mean": _calls("linear: torch.std_mean({x}, {d})[1]"),
+    "norm": _calls("statistic: {x}.norm(dim={d})"),
+    "vector_norm": _calls("statistic: torch.linalg.vector_norm({x}, dim={d})"),
+    "lp_pool1d": _calls("statistic: F.lp_pool1d({x}, 2, 2)"),
+    "lp_pool2d": _calls("statistic: F.lp_pool2d({x}, 2, 2)"),
+    "lp_pool3d": _calls("statistic: F.lp_pool3d({x}.unsqueeze(-1), 2, (2, 2, 1))"),
+    "logsumexp": _calls("statistic: {x}.logsumexp({d})"),
+    "prod": _calls("statistic: {x}.prod({d})", "statistic: {whole}.prod()"),
+}  # fmt: skip
 
 _RECURRENT = [
     Template("{w}({x}.unsqueeze(-1))[0]", "mixed", f"nn.{kind}(1, 2, batch_first=True{more})")
@@ -400,69 +360,60 @@ _COMPOSITE = {
         Template("F.scaled_dot_product_attention({x}, {x}, {x}, attn_mask={w})", "mixed",
                  "torch.arange({penultimate} ** 2).reshape({penultimate}, -1) > 1"),
     ],
-    "multi_head_attention_forward": [
-        Template(
-            "{w}({x}, {x}, {x}, need_weights=False)[0]", "mixed", "nn.MultiheadAttention({last}, 1, batch_first=True)"
-        )
-    ],
+    "multi_head_attention_forward": _calls(
+        "mixed: {w}({x}, {x}, {x}, need_weights=False)[0] | nn.MultiheadAttention({last}, 1, batch_first=True)"),
     "lstm": _RECURRENT[:1], "gru": _RECURRENT[1:2], "rnn_tanh": _RECURRENT[2:3], "rnn_relu": _RECURRENT[3:],
-    "lstm_cell": [Template("{w}({x})[0]", "mixed", "nn.LSTMCell({last}, 2)")],
-    "gru_cell": [Template("{w}({x})", "mixed", "nn.GRUCell({last}, 2)")],
-    "rnn_tanh_cell": [Template("{w}({x})", "mixed", "nn.RNNCell({last}, 2)")],
-    "rnn_relu_cell": [Template("{w}({x})", "mixed", "nn.RNNCell({last}, 2, nonlinearity='relu')")],
-    "glu": [Template("F.glu({x}, {d})", "gated")],
-    "addmm": [Template("torch.addmm({w}.bias, {whole}, {w}.weight.mT)", "linear", "nn.Linear({last}, 2)")],
-    "addbmm": [Template("torch.addbmm({matrix}[0] * 0, {x}, {x}.mT)", "mixed")],
-    "baddbmm": [Template("torch.baddbmm({x}, {x}, {y})", "mixed")],
-    "addmv": [Template("torch.addmv({w}.bias, {w}.weight, {whole})", "linear", "nn.Linear({last}, 2)")],
-    "addr": [Template("torch.addr({w}.weight, {w}.bias, {whole})", "repeated", "nn.Linear({last}, 2)")],
+    "lstm_cell": _calls("mixed: {w}({x})[0] | nn.LSTMCell({last}, 2)"),
+    "gru_cell": _calls("mixed: {w}({x}) | nn.GRUCell({last}, 2)"),
+    "rnn_tanh_cell": _calls("mixed: {w}({x}) | nn.RNNCell({last}, 2)"),
+    "rnn_relu_cell": _calls("mixed: {w}({x}) | nn.RNNCell({last}, 2, nonlinearity='relu')"),
+    "glu": _calls("gated: F.glu({x}, {d})"),
+    "addmm": _calls("linear: torch.addmm({w}.bias, {whole}, {w}.weight.mT) | nn.Linear({last}, 2)"),
+    "addbmm": _calls("mixed: torch.addbmm({matrix}[0] * 0, {x}, {x}.mT)"),
+    "baddbmm": _calls("mixed: torch.baddbmm({x}, {x}, {y})"),
+    "addmv": _calls("linear: torch.addmv({w}.bias, {w}.weight, {whole}) | nn.Linear({last}, 2)"),
+    "addr": _calls("repeated: torch.addr({w}.weight, {w}.bias, {whole}) | nn.Linear({last}, 2)"),
     "softmin": [Template("F.softmin({x}, {d})", "statistic", tolerance=0.1)],
-    "lerp": [Template("torch.lerp({x}, {y}, 0.3)", "add"), Template("{x}.lerp({y}, torch.sigmoid({x}))", "mixed")],
-    "addcmul": [
-        Template("torch.addcmul({x}, {x}, {x}, value=0.5)", "pointwise"), Template("{x}.addcmul({y}, {y})", "mixed"),
-    ],
-    "cdist": [Template("torch.cdist({x}.unsqueeze(-2), {w}.weight)", "mixed", "nn.Linear({last}, 2)")],
-    "addcdiv": [Template("torch.addcdiv({x}, {y}, {y} * {y} + 1.5)", "mixed")],
+    "lerp": _calls("add: torch.lerp({x}, {y}, 0.3)", "mixed: {x}.lerp({y}, torch.sigmoid({x}))"),
+    "addcmul": _calls("pointwise: torch.addcmul({x}, {x}, {x}, value=0.5)", "mixed: {x}.addcmul({y}, {y})"),
+    "cdist": _calls("mixed: torch.cdist({x}.unsqueeze(-2), {w}.weight) | nn.Linear({last}, 2)"),
+    "addcdiv": _calls("mixed: torch.addcdiv({x}, {y}, {y} * {y} + 1.5)"),
 }  # fmt: skip
 
 #: sums with certain coefficients, and complex values, which come back as real ones
 _LINEAR_COMPOSITE = {
     **{name: [Template(f"torch.{name}({{x}}, dim={{d}})", "linear")]
        for name in ("trapezoid", "trapz", "cumulative_trapezoid")},
-    "gradient": [Template("torch.gradient({x}, dim={d})[0]", "linear")],
-    "trace": [Template("torch.trace({whole})", "linear")],
+    "gradient": _calls("linear: torch.gradient({x}, dim={d})[0]"),
+    "trace": _calls("linear: torch.trace({whole})"),
     "grid_sample": [Template("F.grid_sample({x}, {w}.expand({x}.shape[0], -1, -1, -1), align_corners=False)", "linear",
                     "torch.tensor([[[[0.1, -0.3], [0.6, 0.2]]]])")],
-    "affine_grid": [Template("F.affine_grid({x}, ({x}.shape[0], 1, 2, 2), align_corners=False)", "linear")],
+    "affine_grid": _calls("linear: F.affine_grid({x}, ({x}.shape[0], 1, 2, 2), align_corners=False)"),
     **{name: [Template(f"torch.fft.{name}({{x}}, dim={{d}}){part}", "linear")
               for part in ([""] if name in ("irfft", "hfft") else [".real", ".imag"])]
        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
     **{name: [Template(f"torch.fft.{name}({{x}}, dim=({{d}}, {{e}})){part}", "linear")
               for part in ([""] if name[:-1] in ("irfft", "hfft") else [".real", ".imag"])]
        for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft") for name in (f"{kind}2", f"{kind}n")},
-    "complex": [Template("torch.complex({x}, {y}).real", "scaled")],
-    "view_as_complex": [Template("torch.view_as_complex(torch.stack([{y}, {x}], -1)).imag", "scaled")],
-    "conj": [Template("torch.complex({x}, {x}).conj().imag", "scaled")],
-    "conj_physical": [Template("torch.conj_physical(torch.complex({x}, {x})).imag", "scaled")],
-    "resolve_conj": [Template("torch.complex({x}, {x}).conj().resolve_conj().imag", "scaled")],
-    "resolve_neg": [Template("torch.complex({x}, {x}).conj().imag.resolve_neg()", "scaled")],
+    "complex": _calls("scaled: torch.complex({x}, {y}).real"),
+    "view_as_complex": _calls("scaled: torch.view_as_complex(torch.stack([{y}, {x}], -1)).imag"),
+    "conj": _calls("scaled: torch.complex({x}, {x}).conj().imag"),
+    "conj_physical": _calls("scaled: torch.conj_physical(torch.complex({x}, {x})).imag"),
+    "resolve_conj": _calls("scaled: torch.complex({x}, {x}).conj().resolve_conj().imag"),
+    "resolve_neg": _calls("scaled: torch.complex({x}, {x}).conj().imag.resolve_neg()"),
 }  # fmt: skip
 
 _WRITE = {
-    "setitem": [
-        Template("{o} = torch.zeros_like({x})\n{o}[..., 0] = {x}[..., -1]", "masked"),
-        Template("{o} = {x}.clone()\n{o}[..., 0] = {y}[..., -1]", "together"),
-        Template("{o} = {x}.clone()\n{o}[..., -1] = 2.0", "masked"),
-        Template("{o} = {x}.clone()\n{o}[..., 0] *= 2", "scaled"),
-        Template("{o} = {x} * 1\n{o}.narrow({d}, 0, 1).relu_()", "pointwise"),
-        Template("{o} = {x} * 1\nfor part in {o}.unbind(-1):\n    part.mul_(2)", "scaled"),
-        Template("{o} = torch.empty_like({x})\n{o}[:] = {x}", "scaled"),
-    ],
-    "copy_": [Template("{o} = torch.zeros_like({x})\n{o}.copy_({x})", "scaled")],
-    "fill_": [Template("{o} = {x}.clone()\n{o}[..., :1].fill_(0.3)", "masked")],
-    "zero_": [Template("{o} = {x}.clone()\n{o}.select({d}, {i}).zero_()", "masked")],
-    "index_put_": [Template("{o} = {x}.clone()\n{o}.index_put_(({w},), torch.zeros((), dtype={x}.dtype))", "masked",
-                            "torch.tensor([0])")],
+    "setitem": _calls("masked: {o} = torch.zeros_like({x})\n{o}[..., 0] = {x}[..., -1]",
+        "together: {o} = {x}.clone()\n{o}[..., 0] = {y}[..., -1]", "masked: {o} = {x}.clone()\n{o}[..., -1] = 2.0",
+        "scaled: {o} = {x}.clone()\n{o}[..., 0] *= 2", "pointwise: {o} = {x} * 1\n{o}.narrow({d}, 0, 1).relu_()",
+        "scaled: {o} = {x} * 1\nfor part in {o}.unbind(-1):\n    part.mul_(2)",
+        "scaled: {o} = torch.empty_like({x})\n{o}[:] = {x}"),
+    "copy_": _calls("scaled: {o} = torch.zeros_like({x})\n{o}.copy_({x})"),
+    "fill_": _calls("masked: {o} = {x}.clone()\n{o}[..., :1].fill_(0.3)"),
+    "zero_": _calls("masked: {o} = {x}.clone()\n{o}.select({d}, {i}).zero_()"),
+    "index_put_": _calls(
+        "masked: {o} = {x}.clone()\n{o}.index_put_(({w},), torch.zeros((), dtype={x}.dtype)) | torch.tensor([0])"),
 }  # fmt: skip
 
 _CREATION = {name: [Template(f"{{x}} + torch.{name}({{x}})", "scaled")] for name in ("zeros_like", "ones_like")} | {
