@@ -108,11 +108,8 @@ FOREIGN = (
     Foreign("soft_exponential", _ECHO + ", alpha = 1/2", 2 * (exp(x / 2) - 1) + _half),
     Foreign("aria2", _ECHO + ", alpha = 3/2, beta = 2", x * (1 + exp(-2 * x)) ** -_q(3, 2)),
     Foreign("elish", _ECHO, Piecewise((x * S(x), x >= 0), ((exp(x) - 1) * S(x), True))),
-    Foreign(
-        "hard_elish",
-        _ECHO,
-        Piecewise((x, x >= 1), (x * (x + 1) / 2, x >= 0), ((exp(x) - 1) * (x + 1) / 2, x > -1), (0, True)),
-    ),
+    Foreign("hard_elish", _ECHO, Piecewise((x, x >= 1), (x * (x + 1) / 2, x >= 0), ((exp(x) - 1) * (x + 1) / 2, x > -1),
+        (0, True))),
     Foreign("flatten_swish", _ECHO + ", FTS", Piecewise((x * S(x) - _q(1, 5), x >= 0), (-_q(1, 5), True))),
     Foreign("srelu", _ECHO, Piecewise((1 + (x - 1) / 2, x >= 1), (-1 + (x + 1) / 5, x <= -1), (x, True))),
     Foreign("bent_identity", _ECHO, (sqrt(x**2 + 1) - 1) / 2 + x),
@@ -136,11 +133,8 @@ FOREIGN = (
     Foreign("xsilu", "Huang 2024, alpha = 1/5", x * (S(x) * _q(7, 5) - _q(1, 5))),
     Foreign("xgelu", "Huang 2024, alpha = 1/5", x * (Phi(x) * _q(7, 5) - _q(1, 5))),
     Foreign("atlu", "Huang 2024, alpha = 0", x * (atan(x) / pi + _half)),
-    Foreign(
-        "xielu",
-        "Huang & Schlag 2024, alpha_p = alpha_n = 0.8, beta = 1/2",
-        Piecewise((_q(4, 5) * x**2 + x / 2, x > 0), (_q(4, 5) * (exp(x) - 1 - x) + x / 2, True)),
-    ),
+    Foreign("xielu", "Huang & Schlag 2024, alpha_p = alpha_n = 0.8, beta = 1/2",
+        Piecewise((_q(4, 5) * x**2 + x / 2, x > 0), (_q(4, 5) * (exp(x) - 1 - x) + x / 2, True))),
     Foreign("polyrelu", "Zhuo et al. 2024, PolyReLU", (Max(x, 0) + Max(x, 0) ** 2 + Max(x, 0) ** 3) / 3),
     Foreign("gcu", "Noel et al. 2021", x * cos(x)),
     Foreign("morlet", "Sitzmann et al. 2020, compared there; w = 5", exp(-(x**2) / 2) * cos(5 * x)),
@@ -183,18 +177,14 @@ FOREIGN = (
     Foreign("sigmf", "MATLAB, sigmf at 2 and 4", S(2 * (x - 4))),
     Foreign("gaussmf", "MATLAB, gaussmf at 2 and 5", exp(-((x - 5) ** 2) / 8)),
     Foreign("sech", "statistics, hyperbolic secant", 1 / cosh(x)),
-    Foreign(
-        "smooth_step",
-        "Hazimeh et al. 2020",
-        Piecewise((0, x < -_half), (_half + 3 * x / 2 - 2 * x**3, x < _half), (1, True)),
-    ),
-    Foreign(
-        "smoother_step", "Perlin 2002", Piecewise((0, x < 0), (6 * x**5 - 15 * x**4 + 10 * x**3, x < 1), (1, True))
-    ),
+    Foreign("smooth_step", "Hazimeh et al. 2020",
+        Piecewise((0, x < -_half), (_half + 3 * x / 2 - 2 * x**3, x < _half), (1, True))),
+    Foreign("smoother_step", "Perlin 2002",
+        Piecewise((0, x < 0), (6 * x**5 - 15 * x**4 + 10 * x**3, x < 1), (1, True))),
     Foreign("exp_square", "a function without a second moment", exp(x**2), diverges=0.25),
     Foreign("reciprocal", "a function without a second moment", 1 / x, diverges=0.0),
     Foreign("double_exponential", "a function without a second moment", exp(exp(x)), diverges=0.0),
-)
+)  # fmt: skip
 
 _MEANS, _VARIANCES = (-3.1, -0.4, 0.3, 2.6), (0.01, 1.0, 25.0)
 

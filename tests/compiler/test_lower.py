@@ -101,19 +101,14 @@ OPERATIONS: Mapping[str, tuple[Callable[..., Real], Callable[..., Fraction], Cal
     "sum of any signs": (add, add, size, [pairs(3), pairs(4)], 45),
     "difference of any signs": (sub, sub, size, [pairs(3), pairs(4)], 45),
     "difference of near equals": (sub, sub, sub, [pairs(5), nearly(pairs(5))], 22.9),
-    "multiply and add": (
-        madd,
-        lambda a, b, c: a * b + c,
-        lambda a, b, c: size(a * b, c),
-        [pairs(8), pairs(9), pairs(10)],
-        44,
-    ),
+    "multiply and add": (madd, lambda a, b, c: a * b + c, lambda a, b, c: size(a * b, c),
+        [pairs(8), pairs(9), pairs(10)], 44),
     "reciprocal": (reciprocal, reciprocal, reciprocal, [pairs(11)], 44),
     "root": (sqrt, root, root, [pairs(12, positive=True, low=-40, high=40)], 44),
     "opposite": (neg, neg, nothing, [pairs(13)], 0),
     "magnitude": (abs, abs, nothing, [pairs(13)], 0),
     "choice": (lambda a, b: select(a < b, a, b), min, nothing, [pairs(13), pairs(14)], 0),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

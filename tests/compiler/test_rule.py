@@ -101,24 +101,16 @@ def test_sources_are_found_without_sympy_or_running_the_rules(tmp_path):
         ("from momentgen.rule import *\nrule = Rule('bad', f=x, partials={'dmu': mu})", "got 'dmu'"),
         ("from momentgen.rule import *\nrule = Rule('good', f=x)", "must define a rule named 'bad'"),
         ("from momentgen.rule import *\nrule = Rule('bad', f=x, unheard_of=1)", "TypeError"),
-        (
-            "from momentgen.rule import Rule, S, x\nfrom sympy import *\nrule = Rule('bad', f=x*S(x))",
-            "S is bound to something",
-        ),
-        (
-            "from momentgen.rule import *\nS = Phi\nrule = Rule('bad', f=S(x))",
-            "S is bound to something else afterwards",
-        ),
-        (
-            "import sympy\nfrom momentgen.rule import *\nsympy.Max = sympy.Min\nrule = Rule('bad', f=sympy.Max(x, 0))",
-            "bad.py binds sympy.Max to something else",
-        ),
-        *(
-            (f"import {module}\nfrom momentgen.rule import *\nrule = Rule('bad', f=x*{number})", "a clock or random")
-            for module, number in (("time", "time.time_ns() / 2**60"), ("random", "random.random()"))
-        ),
+        ("from momentgen.rule import Rule, S, x\nfrom sympy import *\nrule = Rule('bad', f=x*S(x))",
+            "S is bound to something"),
+        ("from momentgen.rule import *\nS = Phi\nrule = Rule('bad', f=S(x))",
+            "S is bound to something else afterwards"),
+        ("import sympy\nfrom momentgen.rule import *\nsympy.Max = sympy.Min\nrule = Rule('bad', f=sympy.Max(x, 0))",
+            "bad.py binds sympy.Max to something else"),
+        *((f"import {module}\nfrom momentgen.rule import *\nrule = Rule('bad', f=x*{number})", "a clock or random")
+            for module, number in (("time", "time.time_ns() / 2**60"), ("random", "random.random()"))),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_file_gets_one_clear_error(tmp_path, body, told):
     text = message(write(tmp_path, bad=body))
     assert told in text

@@ -40,15 +40,11 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "attention, causal": _attended(is_causal=True, scale=0.7),
     "attention, masked": _attended(attn_mask=torch.tensor([[True, False], [True, True]])),
     "attention, biased": _attended(attn_mask=torch.tensor([[0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)),
-    "attention by certain weights": lambda x: F.scaled_dot_product_attention(
-        WEIGHT.view(1, 1, 6),
-        WEIGHT.view(1, 1, 6).expand(len(x), 4, 6) * torch.arange(4.0).double()[:, None],
-        x.view(-1, 4, 6),
-    ),
-    "convolution of few channels": lambda x: F.conv2d(
-        x.view(-1, 1, 4, 6), KERNEL.view(6, 1, 3, 3), stride=(2, 1), padding=1, dilation=(1, 2)
-    ),
-}
+    "attention by certain weights": lambda x: F.scaled_dot_product_attention(WEIGHT.view(1, 1, 6),
+        WEIGHT.view(1, 1, 6).expand(len(x), 4, 6) * torch.arange(4.0).double()[:, None], x.view(-1, 4, 6)),
+    "convolution of few channels": lambda x: F.conv2d(x.view(-1, 1, 4, 6), KERNEL.view(6, 1, 3, 3), stride=(2, 1),
+        padding=1, dilation=(1, 2)),
+}  # fmt: skip
 #: whose stated error counts that all of 16 rows may miss a kink
 KINKED = ("max pool", "max pool of windows that overlap", "max pool in one dimension", "choices", "without a rule")
 

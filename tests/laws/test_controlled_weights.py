@@ -53,15 +53,11 @@ def perceptron() -> nn.Module:
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "perceptron": (perceptron, (16, 8)),
     "convolutional": (convolutional, (16, 1, 8, 8)),
-    "sequence": (
-        lambda: nn.Sequential(
-            nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm(12), nn.Linear(12, 6), nn.Flatten(), nn.Linear(30, 3)
-        ),
-        (16, 5, 8),
-    ),
+    "sequence": (lambda: nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.LayerNorm(12), nn.Linear(12, 6), nn.Flatten(),
+        nn.Linear(30, 3)), (16, 5, 8)),
     "recurrent": (recurrent, (16, 8)),
     "tied": (lambda: Of(_tied, weight=nn.Parameter(torch.randn(6, 5) / 2)), (16, 5)),
-}
+}  # fmt: skip
 
 
 def _drawn(network: nn.Module, x: Tensor) -> Tensor:

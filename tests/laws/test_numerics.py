@@ -49,23 +49,19 @@ def _attention(mean: Tensor, var: Tensor) -> Pair:
 
 
 SUBJECTS = {
-    "layer_norm": Subject(
-        lambda m, v: layer_norm(m, v, 1, 1e-3), lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-3), (6, 32), (3,)
-    ),
-    "rms_norm": Subject(
-        lambda m, v: rms_norm(m, v, 1, 1e-3), lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-3), (6, 32), (3,)
-    ),
-    "l2_normalise": Subject(
-        lambda m, v: l2_normalise(m, v, -1, 1e-12), lambda x: F.normalize(x, dim=-1), (6, 32), (3,)
-    ),
+    "layer_norm": Subject(lambda m, v: layer_norm(m, v, 1, 1e-3), lambda x: F.layer_norm(x, x.shape[-1:], eps=1e-3),
+        (6, 32), (3,)),
+    "rms_norm": Subject(lambda m, v: rms_norm(m, v, 1, 1e-3), lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-3),
+        (6, 32), (3,)),
+    "l2_normalise": Subject(lambda m, v: l2_normalise(m, v, -1, 1e-12), lambda x: F.normalize(x, dim=-1),
+        (6, 32), (3,)),
     "softmax": Subject(lambda m, v: softmax(m, v, -1), lambda x: x.softmax(-1), (5, 40), (5,)),
     "log_softmax": Subject(lambda m, v: log_softmax(m, v, -1), lambda x: x.log_softmax(-1), (5, 40), (5,)),
     "maximum": Subject(lambda m, v: maximum_of(m, v, -1), lambda x: x.amax(-1), (2, 3, 40), (3, 9, 40), True),
     "quadrature": Subject(lambda m, v: quadrature(torch.tanh, m, v), torch.tanh, (4,), (4,)),
-    "attention": Subject(
-        _attention, lambda x: F.scaled_dot_product_attention(x, x.flip(-2), 2 * x, scale=0.4), (8,), ()
-    ),
-}
+    "attention": Subject(_attention, lambda x: F.scaled_dot_product_attention(x, x.flip(-2), 2 * x, scale=0.4),
+        (8,), ()),
+}  # fmt: skip
 
 
 def each(sizes: Callable[[Subject], Iterable[int]]) -> pytest.MarkDecorator:

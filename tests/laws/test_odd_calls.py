@@ -139,26 +139,20 @@ def _expanded(function: Callable[[Any, Any], Any]) -> tuple[Callable[[Any], Any]
         *map(_expanded, _OF_TWO),
         (lambda x: torch.maximum(x, torch.zeros(3)), torch.relu),
         (lambda x: x.clone().requires_grad_().tanh(), torch.tanh),
-        (
-            lambda x: torch.zeros(len(x), 3, 3).baddbmm(batch1=x[:, :, None], batch2=x[:, None], beta=0.5),
-            lambda x: torch.zeros(len(x), 3, 3).baddbmm(x[:, :, None], x[:, None], beta=0.5),
-        ),
-        (
-            lambda x: torch.addmm(input=torch.ones(3), mat1=x, mat2=torch.ones(3, 3), alpha=2),
-            lambda x: torch.addmm(torch.ones(3), x, torch.ones(3, 3), alpha=2),
-        ),
+        (lambda x: torch.zeros(len(x), 3, 3).baddbmm(batch1=x[:, :, None], batch2=x[:, None], beta=0.5),
+            lambda x: torch.zeros(len(x), 3, 3).baddbmm(x[:, :, None], x[:, None], beta=0.5)),
+        (lambda x: torch.addmm(input=torch.ones(3), mat1=x, mat2=torch.ones(3, 3), alpha=2),
+            lambda x: torch.addmm(torch.ones(3), x, torch.ones(3, 3), alpha=2)),
         (lambda x: torch.lerp(x, end=torch.ones(3), weight=0.3), lambda x: torch.lerp(x, torch.ones(3), 0.3)),
         (lambda x: torch.addcmul(x, tensor1=x, tensor2=x, value=2), lambda x: torch.addcmul(x, x, x, value=2)),
         (lambda x: torch.linalg.vecdot(x=x, y=x), lambda x: torch.linalg.vecdot(x, x)),
         (lambda x: torch.cat(tensors=(x, 2 * x), dim=-1), lambda x: torch.cat((x, 2 * x), -1)),
-        (
-            lambda x: F.scaled_dot_product_attention(query=x[:, None], key=x[:, None], value=x[:, None]),
-            lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
-        ),
+        (lambda x: F.scaled_dot_product_attention(query=x[:, None], key=x[:, None], value=x[:, None]),
+            lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])),
         (lambda x: (x + 0).fill_(value=0.3), lambda x: (x + 0).fill_(0.3)),
         (lambda x: (x + 0).copy_(other=2 * x), lambda x: 2 * x),
     ],
-)
+)  # fmt: skip
 def test_other_ways_to_write_a_call_have_the_same_moments(written: Any, same: Any, method: Any) -> None:
     """Operands by name, values whose places share memory, certain values of fewer dimensions, flags of autograd."""
     x = noisy(torch.tensor([[0.3, -0.2, 0.9]]), std=0.3)

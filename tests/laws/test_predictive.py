@@ -316,14 +316,9 @@ def test_answers_of_a_network_that_draws_make_nan_are_nan() -> None:
 DRAWN = {
     "eight masks": (lambda x: F.dropout(0.1 + 0 * x, 0.2).sum(-1), 8, stats.binom(8, 0.8), 0.125, 0.0),
     "a uniform number": (lambda x: (x + torch.rand_like(x)).sum(-1), 1, stats.uniform(), 1.0, 1e-2),
-    "one mask for all examples": (
-        lambda x: F.dropout(torch.ones(()), 0.2) + 0 * x.sum(-1),
-        1,
-        stats.bernoulli(0.8),
-        1.25,
-        0.0,
-    ),
-}
+    "one mask for all examples": (lambda x: F.dropout(torch.ones(()), 0.2) + 0 * x.sum(-1),
+        1, stats.bernoulli(0.8), 1.25, 0.0),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DRAWN)

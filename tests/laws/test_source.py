@@ -326,49 +326,25 @@ ATTENTION: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         name: (lambda q, k, v, scores=scores: _finish(scores(q, k), v), _reference(**given))
         for name, (scores, given) in SCORES.items()
     },
-    "softmax of a module, cast": (
-        lambda q, k, v: torch.nn.Softmax(-1)((q @ k.mT * 5**-0.5).double()).type_as(v) @ v,
-        _reference(),
-    ),
+    "softmax of a module, cast": (lambda q, k, v: torch.nn.Softmax(-1)((q @ k.mT * 5**-0.5).double()).type_as(v) @ v,
+        _reference()),
     "windows": (_windows, _reference(_BIAS)),
     "flat": (_flat, _reference(_MASK)),
     "dropout on the weights": (lambda q, k, v: F.dropout(_weights(q, k), 0.3) @ v, _reference(drop=0.3)),
-    "dropout of a module in evaluation": (
-        lambda q, k, v: torch.nn.Dropout(0.3).eval()(_weights(q, k)) @ v,
-        _reference(),
-    ),
-    "einsum": (
-        lambda q, k, v: torch.einsum(
-            "bhij,bhjd->bhid", torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, -1), v
-        ),
-        _reference(),
-    ),
-    "einsum, heads later": (
-        lambda q, k, v: torch.einsum(
-            "bhqk,bkhd->bqhd",
-            (torch.einsum("bqhd,bkhd->bhqk", q.transpose(1, 2), k.transpose(1, 2)) / 5**0.5 + _BIAS).softmax(-1),
-            v.transpose(1, 2),
-        ).transpose(1, 2),
-        _reference(_BIAS),
-    ),
-    "einsum, an ellipsis": (
-        lambda q, k, v: torch.einsum(
-            "...ij,...jd->...id", torch.softmax(torch.einsum("...id,...jd->...ij", q * 5**-0.5, k), -1), v
-        ),
-        _reference(),
-    ),
-    "einsum, masked, with dropout": (
-        lambda q, k, v: torch.einsum(
-            "bhij,bhjd->bhid",
-            F.dropout(
-                torch.einsum("bhid,bhjd->bhij", q * 5**-0.5, k).masked_fill(~_MASK, -1e10).softmax(-1), 0.2, True
-            ),
-            v,
-        ),
-        _reference(_MASK, drop=0.2),
-    ),
+    "dropout of a module in evaluation": (lambda q, k, v: torch.nn.Dropout(0.3).eval()(_weights(q, k)) @ v,
+        _reference()),
+    "einsum": (lambda q, k, v: torch.einsum("bhij,bhjd->bhid",
+        torch.softmax(torch.einsum("bhid,bhjd->bhij", q, k) * 5**-0.5, -1), v), _reference()),
+    "einsum, heads later": (lambda q, k, v: torch.einsum("bhqk,bkhd->bqhd",
+        (torch.einsum("bqhd,bkhd->bhqk", q.transpose(1, 2), k.transpose(1, 2)) / 5**0.5 + _BIAS).softmax(-1),
+        v.transpose(1, 2)).transpose(1, 2), _reference(_BIAS)),
+    "einsum, an ellipsis": (lambda q, k, v: torch.einsum("...ij,...jd->...id",
+        torch.softmax(torch.einsum("...id,...jd->...ij", q * 5**-0.5, k), -1), v), _reference()),
+    "einsum, masked, with dropout": (lambda q, k, v: torch.einsum("bhij,bhjd->bhid",
+        F.dropout(torch.einsum("bhid,bhjd->bhij", q * 5**-0.5, k).masked_fill(~_MASK, -1e10).softmax(-1), 0.2, True),
+        v), _reference(_MASK, drop=0.2)),
     "by a softmax by hand": (lambda q, k, v: _by_maximum(q @ k.mT * 5**-0.5) @ v, _reference()),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ATTENTION)

@@ -289,13 +289,9 @@ def scaled(own: Posterior, by: float) -> Posterior:
 #: network -> the function, shapes of its parameters, the size of their noise, and shape of an input
 _DEEP: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], float, tuple[int, ...]]] = {
     "mlp": (lambda x, w, b, v, c: F.linear(F.relu(F.linear(x, w, b)), v, c), [(6, 4), (6,), (3, 6), (3,)], 0.4, (1, 4)),
-    "three layers": (
-        lambda x, w, v, u: F.linear(F.relu(F.linear(F.relu(F.linear(x, w)), v)), u),
-        [(20, 4), (20, 20), (3, 20)],
-        0.15,
-        (1, 4),
-    ),
-}
+    "three layers": (lambda x, w, v, u: F.linear(F.relu(F.linear(F.relu(F.linear(x, w)), v)), u),
+        [(20, 4), (20, 20), (3, 20)], 0.15, (1, 4)),
+}  # fmt: skip
 #: largest error of σ at the outputs, as a share: independent elements, and correlated ones
 _BIASES = {"mlp": (0.01, 0.01), "three layers": (0.07, 0.08)}
 
