@@ -1,5 +1,6 @@
 """The ops of ``momentgen.generated`` as tests take them: all rules and variants, and what is known of each f."""
 
+import dataclasses
 import functools
 import math
 import os
@@ -15,12 +16,16 @@ import pytest
 import torch
 
 import momentgen.generated
+from momentgen.compiler.certify.evidence import read_evidence
 from momentgen.compiler.derive import derive, derive_joint
+from momentgen.compiler.ir.program import Program
 from momentgen.compiler.ir.stable import OUTPUTS, Stable
 from momentgen.compiler.measure.ulp import SMALLEST_NORMAL, unit
+from momentgen.compiler.pipeline import compile_rule
 from momentgen.compiler.strategies import stabilise
 from momentgen.compiler.strategies.joint.joint import stabilise_joint
-from momentgen.rule import Rule, load_rules
+from momentgen.rule import Accuracy, Rule, load_rules
+from momentgen.rule.files import evidence_path
 from momentgen.rule.inputs import partial_names
 from momentgen.runtime import Op
 
@@ -169,3 +174,22 @@ def moments(name: str, variant: str, mean: F32, var: F32, setting: Setting) -> t
     """The op as a user calls it, on arrays."""
     out = op_of(name)(torch.from_numpy(mean.copy()), torch.from_numpy(var.copy()), variant=variant, **setting)
     return out.mean.numpy(), out.var.numpy()
+
+
+# Rules compiled anew in this process, once a session: for what only the compiler knows, such as the programs.
+@dataclass(frozen=True)
+class Programs:
+    """The files of a rule, and each variant's forward and backward program."""
+
+    files: Mapping[str, str]
+    of: Mapping[str, tuple[Program, Program]]
+
+
+@functools.lru_cache
+def compiled(name: str, *, exact_only: bool = False) -> Programs:
+    """Compile a rule of ``rules/``, or its exact variant alone, in some seconds."""
+    rule = rules()[name]
+    if exact_only:
+        rule = dataclasses.replace(rule, accuracy=Accuracy(ulp={"exact": rule.accuracy.ulp["exact"]}), variants={})
+    result = compile_rule(rule, evidence=read_evidence(evidence_path(ROOT / "rules" / f"{name}.py"), name))
+    return Programs(result.files, result.programs)

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import sympy as sp
-from compiled_rules import compiled
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from real_rules import rules
+from real_rules import compiled, rules
 
 from momentgen.compiler.certify.bounds import tolerance_of
 from momentgen.compiler.exact.piecewise_truth import BallTruth, QuadratureTruth

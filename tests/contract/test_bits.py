@@ -7,10 +7,9 @@ import functools
 import numpy as np
 import pytest
 import torch
-from compiled_rules import Programs, compiled
 from contract.library import CASES, OPS, anything, each_variant
 from contract.library import settings_of as library_settings
-from real_rules import ALL, F32, Setting, each, scalars_of, settings_of, source_of
+from real_rules import ALL, F32, Programs, Setting, compiled, each, scalars_of, settings_of, source_of
 from same_bits import Job, builds, different, interpret, interpreter_fuses, kernel_inputs, run_c
 
 from momentgen.compiler.ir.interpreter import evaluate

@@ -101,8 +101,8 @@ QUERIED: dict[str, Callable[[Any], Any]] = {
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(KINDS["write"], "test_in_place.py"),
     **dict.fromkeys(KINDS["refusal"], "multi-head attention modules above ask them"),
-    **dict.fromkeys(UNDEFINED, "test_decisions.py: refused by name"),
-    "logsumexp": "test_decisions.py: refused by name",
+    **dict.fromkeys(UNDEFINED, "test_mistakes.py: refused by name"),
+    "logsumexp": "test_mistakes.py: refused by name",
     "native_channel_shuffle": "channel_shuffle, which calls it; torch has no derivative of it",
     **dict.fromkeys(("float", "half", "bfloat16", "cuda", "requires_grad_"), "conversions, below"),
 }
