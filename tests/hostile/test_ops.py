@@ -202,8 +202,13 @@ def test_unknown_words_are_named(words: dict[str, Any]) -> None:
         leaky_relu(torch.ones(2), torch.ones(2), **words)
 
 
-@pytest.mark.parametrize("which", [["forward"], None, "sideways", 1])
-@pytest.mark.parametrize("backend", ["c", ["c"], None, "cuda"])
+@pytest.mark.parametrize(
+    ("which", "backend"),
+    [
+        *((which, "c") for which in (["forward"], None, "sideways", 1)),
+        *(("forward", on) for on in (["c"], None, "cuda")),
+    ],
+)
 def test_a_bare_kernel_is_of_a_direction_and_a_backend(which: Any, backend: Any) -> None:
     with pytest.raises(InputError, match="relu: expected forward or backward, and a backend of c, triton, torch; got"):
         relu.kernel(which, backend=backend)

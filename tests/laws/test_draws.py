@@ -186,13 +186,6 @@ def test_a_draw_without_a_rule_is_refused_with_what_to_do(name: str, method: Any
         momentgen.convert(net(_REFUSED[name]))(given())
 
 
-@pytest.mark.parametrize("method", ["ap2", "ap1"])
-def test_classes_that_are_drawn_of_certain_probabilities_are_refused(method: Any) -> None:
-    network = net(lambda net, x: torch.multinomial(x.softmax(1), 2).float())
-    with pytest.raises(UnsupportedError, match="multinomial of a random value"):
-        momentgen.convert(network, method)(torch.zeros(1, 3))
-
-
 def _seeded(function: Callable[[Any, Any], Any], seed: int) -> Callable[[Any, Any], Any]:
     def seeded(net: Any, x: Any) -> Any:
         torch.manual_seed(seed)
@@ -308,11 +301,6 @@ def test_a_tensor_made_of_a_random_value_is_a_copy_without_gradients() -> None:
     found = momentgen.convert(net(line), "ap2")(given())
     assert not found.mean.requires_grad
     torch.testing.assert_close(found.mean, given().mean * _W + 1)
-
-
-def test_a_list_of_random_values_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UnsupportedError, match=r"torch\.stack"):
-        momentgen.convert(net(lambda net, x: torch.tensor([x[0, 0], x[0, 1]])), "ap2")(given())
 
 
 def test_other_modes_of_functions_are_still_asked() -> None:

@@ -24,6 +24,12 @@ from momentgen.runtime import JointMoments, VarianceWarning
 HALVES = [torch.float16, torch.bfloat16]
 
 
+@pytest.fixture(params=HALVES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    found: torch.dtype = request.param
+    return found
+
+
 def net_of(line: Callable[[Any, Any], Any]) -> nn.Module:
     """A network of one line, with layers."""
     layers = {"first": nn.Linear(4, 6), "last": nn.Linear(6, 2), "embedding": nn.Embedding(5, 6)}
@@ -60,7 +66,6 @@ _NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n == "vit" else []) for n in _NETWORKS])
 def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dtype: torch.dtype) -> None:
     make, shape = _NETWORKS[name]
@@ -71,7 +76,6 @@ def test_moments_are_those_of_the_network_in_float32(name: str, method: Any, dty
     assert_rounded(found, expected, dtype)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("method", ["ap2", "controlled", "ap1", "sample"])
 def test_outputs_have_the_dtypes_of_the_plain_network_but_moments_of_half_precision_are_float32(
     method: Any, dtype: torch.dtype
@@ -110,13 +114,11 @@ def test_outputs_have_the_dtypes_of_the_plain_network_but_moments_of_half_precis
         torch.testing.assert_close(found["double"].var, x.var.double(), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_a_summary_leaves_the_layers_of_the_network_in_their_dtype(dtype: torch.dtype) -> None:
     narrow = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3)).to(dtype)
     assert len(momentgen.summary(narrow, given((2, 4), dtype)[0]).rows) == 3
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
     narrow, wide = pair(net_of(lambda net, x: net.last(net.norm(net.drop(net.embedding(x))))).train(), dtype)
     tokens = torch.tensor([[0, 1], [2, 4]])
@@ -125,7 +127,6 @@ def test_a_network_of_tokens_with_dropout_has_the_moments_of_float32(method: Any
     assert_rounded(found, expected, dtype)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_random_parameters_have_the_moments_of_float32(method: Any, dtype: torch.dtype) -> None:
     narrow, wide = pair(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), dtype)
     x, same = given((3, 4), dtype)
@@ -137,7 +138,6 @@ def test_random_parameters_have_the_moments_of_float32(method: Any, dtype: torch
     torch.testing.assert_close(found.var.float(), expected.var, rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_a_training_step_has_the_gradients_and_statistics_of_float32(dtype: torch.dtype) -> None:
     plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten())
     narrow, wide = pair(plain, dtype)
@@ -157,7 +157,6 @@ def test_a_training_step_has_the_gradients_and_statistics_of_float32(dtype: torc
         torch.testing.assert_close(own.grad.float(), other.grad, rtol=8 * eps, atol=8 * eps * scale)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_covariances_of_outputs_and_correlated_inputs_are_those_of_float32(dtype: torch.dtype) -> None:
     narrow, wide = pair(net_of(lambda net, x: net.last(torch.relu(net.first(x)))), dtype)
     mean, cov = torch.randn(3, 4).to(dtype), (torch.eye(4) / 4 + 0.25).to(dtype)
@@ -175,7 +174,6 @@ def test_a_variance_beyond_the_range_of_float16_is_that_of_float32(name: Any) ->
     torch.testing.assert_close(found.std[0], torch.tensor([500.0] * 4 + [5e-4] * 4), rtol=2e-3, atol=0)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_the_stated_error_of_a_mean_far_from_0_is_not_that_of_rounding(dtype: torch.dtype) -> None:
     layer = nn.Linear(64, 50).to(dtype)
     with torch.no_grad():
@@ -188,7 +186,6 @@ def test_the_stated_error_of_a_mean_far_from_0_is_not_that_of_rounding(dtype: to
     assert covered > 0.9
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_draws_and_writes_of_half_precision_have_the_moments_of_float32(dtype: torch.dtype) -> None:
     def line(net: Any, x: Any) -> Any:
         y = torch.zeros_like(x)
@@ -202,7 +199,6 @@ def test_draws_and_writes_of_half_precision_have_the_moments_of_float32(dtype: t
     assert_rounded(momentgen.convert(narrow, "ap2")(x), momentgen.convert(wide, "ap2")(same), dtype)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_compiled_code_has_the_moments_of_eager_code(dtype: torch.dtype) -> None:
     torch._dynamo.reset()
     plain = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2)).to(dtype)
@@ -225,7 +221,6 @@ def test_nothing_is_left_behind_by_an_error() -> None:
     assert momentgen.convert(wide, "ap2")(same).mean.dtype is torch.float32
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: torch.dtype) -> None:
     def line(net: Any, x: Any) -> Any:
         block = lambda x: torch.relu(net.first(x)) + net.last.weight[0]  # noqa: E731
@@ -241,7 +236,6 @@ def test_a_checkpoint_in_half_precision_has_the_gradients_of_the_network(dtype: 
     torch.testing.assert_close(*found)
 
 
-@pytest.mark.parametrize("dtype", HALVES)
 def test_a_float32_network_may_compute_in_half_precision_inside(method: Any, dtype: torch.dtype) -> None:
     net = net_of(lambda net, x: net.last(torch.relu(net.first(x.to(dtype))).float()))
     net.first.to(dtype)

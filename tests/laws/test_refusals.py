@@ -172,6 +172,7 @@ LAYERS: list[tuple[str, Call | list[Call]]] = [
     ("BowTie: expected tau in .*, got a number beyond 3.4", partial(own.BowTie, tau=10**400)),
     ("BowTie: expected a number for eta, got str", partial(own.BowTie, eta="much")),
 ]  # fmt: skip
+NO_ACCURACY: dict[str, Any] = {"rtol": 0.0, "max_rows": 2, "seed": 0.5}
 NETWORKS: list[tuple[str, Call | list[Call]]] = [
     (r"call \.eval\(\) on the network", jointly),
     ("variance must not be negative", lambda: convert(small())(Moments(torch.zeros(2, 4), torch.full((2, 4), -1.0)))),
@@ -186,6 +187,11 @@ NETWORKS: list[tuple[str, Call | list[Call]]] = [
         for how in ("ap2", "local")]),
     ("variance of", [partial(random_weight, ROWS, ROWS[0], draw=lambda: ROWS, method=how) for how in ("ap2", "local")]),
     ("call the network itself", lambda: posterior(2, 2, correlated=False).weight("controlled", False)),
+    ("of the same shapes for every draw", lambda: convert(Of(lambda x: x[x > 0]), "controlled")(X)),
+    *((name, [partial(convert, nn.Linear(2, 2), "controlled", **{name: value}),
+        partial(momentgen.method, "controlled", **{name: value})]) for name, value in NO_ACCURACY.items()),
+    ('of method="controlled"', [partial(momentgen.method, "ap2", **{name: value})
+        for name, value in NO_ACCURACY.items()]),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------ functions that users make known
@@ -241,7 +247,21 @@ CHANNELS = [
     lambda x: F.pixel_shuffle(x.view(1, 3, 1, 1), 1).transpose(0, 1), lambda x: x + torch.ones(4, 4),
     lambda x: x[0].mean(),
 ]  # fmt: skip
+#: what is not to be taken for a function of the same name that has a rule
+UNLIKE = [
+    lambda x: x.norm(1), lambda x: x.norm(INF, dim=0), lambda x: torch.linalg.norm(x, 2),
+    lambda x: torch.linalg.norm(x, 2, dim=(0, 1)), lambda x: torch.norm(x, "nuc"),
+    lambda x: torch.frobenius_norm(x, 2), lambda x: F.normalize(x, p=1),
+    lambda x: torch.einsum("ij,jk,kl->il", x, x, x), lambda x: F.adaptive_max_pool1d(x, 1, return_indices=True),
+    lambda x: torch.native_dropout(x, 0.5, True), lambda x: torch.max_pool1d_with_indices(x[None], 2),
+    lambda x: F.max_pool2d_with_indices(x[None], 2), lambda x: F.adaptive_max_pool2d_with_indices(x[None], 2),
+]  # fmt: skip
 WITHOUT_RULE: list[tuple[str, Call | list[Call]]] = [
+    ("of a random value, Diagonal of shape", [lambda use=use: use(law_of(normal_input(4, 4))) for use in UNLIKE]),
+    ("multinomial of a random value", [
+        lambda method=method: convert(Of(lambda x: x.softmax(1).multinomial(2).float()), method)(ROWS)
+        for method in ("ap1", "ap2")]),
+    (r"torch\.stack", lambda: BY_AP2(Of(lambda x: torch.tensor([x[0, 0], x[0, 1]])))(BATCH)),
     ("neighbour", [
         lambda use=use: use(posterior(3, 5, correlated=True).weight("ap2", True), torch.ones(2, 5).double())
         for use in LOSING]),

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import momentgen.generated
-from momentgen.errors import InputError
-from momentgen.generated import relu, square
+from momentgen.generated import relu
 from momentgen.promise import RELATIVE, promise, tolerance_in_a_line
 from momentgen.runtime import CertificateError, Op
 from momentgen.runtime.certificate import Certificate
@@ -117,11 +116,6 @@ def test_every_op_says_its_tolerance(op: Op) -> None:
 
 
 # Reading certificates, good and damaged.
-def test_unknown_variant() -> None:
-    with pytest.raises(InputError, match="no variant 'tight'"):
-        square.certificate("tight")
-
-
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], str]:
     def make(text: str | None) -> str:
