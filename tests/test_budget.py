@@ -14,7 +14,7 @@ BUDGETS = {
     "momentgen/laws": 15_490,
     "momentgen/nn": 1_490,
     "momentgen/inference": 8_070,
-    "tests": 35_870,
+    "tests": 35_820,
     "benchmarks": 8_370,
 }
 

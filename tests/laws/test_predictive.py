@@ -1,6 +1,5 @@
 """What follows from an answer, where it is known in closed form: quantiles, probabilities, skewness, draws."""
 
-import io
 import math
 from collections.abc import Callable
 
@@ -177,16 +176,6 @@ def test_torchs_distribution_has_draws_and_levels() -> None:
     torch.testing.assert_close(law.cdf(law.icdf(torch.tensor(0.7))), torch.full((3,), 0.7).double(), atol=5e-3, rtol=0)
     with pytest.raises(NotImplementedError, match="MultivariateNormal"):
         law.log_prob(out.mean)
-
-
-def test_a_result_that_was_stored_has_no_quantiles() -> None:
-    out, stored = momentgen.convert(nn.Linear(2, 2).eval())(noisy(torch.zeros(1, 2), std=1.0)), io.BytesIO()
-    torch.save(out, stored)
-    stored.seek(0)
-    loaded = torch.load(stored)
-    torch.testing.assert_close(loaded.std, out.std)
-    with pytest.raises(InputError, match="answer of the default method"):
-        loaded.quantile(0.5)
 
 
 def test_an_examples_answers_are_those_of_the_batch() -> None:

@@ -1,5 +1,6 @@
 """What can be done with moments: print, index, move, convert, save, and read the notes of their call."""
 
+import copy
 import io
 import pickle
 import subprocess
@@ -199,11 +200,16 @@ def _loaded(value: Any) -> Any:
 @pytest.mark.parametrize("name", ["ap1", "ap2", "sample", "local", "controlled"])
 def test_results_of_every_method_are_loaded_as_they_were(name: Any) -> None:
     found = momentgen.convert(nn.Linear(3, 2).eval(), name)(noisy(torch.randn(4, 3), std=0.1))
-    for again in (_loaded({"out": [found]})["out"][0], pickle.loads(pickle.dumps(found))):
+    stored = _loaded({"out": [found]})["out"][0]
+    for again in (stored, pickle.loads(pickle.dumps(found)), copy.deepcopy(found.detach())):
         assert type(again) is type(found)
+        assert again.mean is not found.mean
         for part in ("mean", "var", "std", "std_error", "mean_error", "factor"):
             torch.testing.assert_close(getattr(again, part, None), getattr(found, part, None), rtol=0, atol=0)
         assert again.rows == found.rows
+    if name == "controlled":
+        with pytest.raises(InputError, match="answer of the default method"):
+            stored.quantile(0.5)
 
 
 def _of(**noise: Any) -> Moments:
@@ -212,7 +218,8 @@ def _of(**noise: Any) -> Moments:
 
 #: noise: plain, of vectors, mixed, wrapped and transformed; in common, of several values, of a result
 NOISE: dict[str, Callable[[], Moments]] = {
-    "std": lambda: _of(std=0.1), "cov": lambda: _of(cov=torch.eye(3)),
+    "a pair": lambda: Moments(torch.randn(4, 3), 0.25), "std": lambda: _of(std=0.1),
+    "cov": lambda: _of(cov=torch.eye(3)),
     "Laplace": lambda: _of(distribution=td.Laplace(0.0, torch.ones(3))),
     "log-normal": lambda: _of(distribution=td.LogNormal(0.0, 1.0)),
     "Weibull": lambda: _of(distribution=td.Weibull(1.0, 2.0)),

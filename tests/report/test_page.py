@@ -24,7 +24,6 @@ from momentgen.commands.report.page import blocks_of, render_page
 from momentgen.commands.report.section import Section, section_of
 from momentgen.commands.report.subject import Subject, activation, subject_of
 from momentgen.commands.report.write import write_report
-from momentgen.errors import MomentgenError
 from momentgen.rule import load_rules
 from momentgen.rule.symbols import Phi, S, x
 
@@ -246,9 +245,3 @@ def test_the_comparison_finds_the_worst_points_of_each_variant_and_rounding_alon
             kl = kl_by_definition(exact_mean, exact_var, exact_mean, fitted)
             of_var = abs(fitted / exact_var - 1)
             assert min(abs(worst / float(kl) - 1), abs(worst / float(of_var) - 1)) < 1e-5
-
-
-def test_a_rule_that_is_not_built_is_an_error(tmp_path: Path) -> None:
-    (rule,) = load_rules(ROOT / "rules" / "relu.py")
-    with pytest.raises(MomentgenError, match="expected the built rule relu"):
-        subject_of(rule, tmp_path)
